@@ -1,4 +1,4 @@
-# Everything sets itself up: `make demo` and `make test` work in a fresh clone with Python 3.11.2+, a JDK 17 and Maven.
+# Everything sets itself up: `make demo` and `make test` work in a fresh clone with Python 3.11.2+.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,8 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo docs test check compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash inhand locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
 
-$(READY_DEMO): EXTRAS := spark
-$(READY): EXTRAS := dev,spark,bench
+$(READY_DEMO): EXTRAS := broker,spark
+$(READY): EXTRAS := dev,broker,spark,bench
 $(READY_DOCS): EXTRAS := docs
 # One installation at a time.
 $(READY_DOCS): | $(READY)
@@ -108,10 +108,7 @@ bench-replay: $(READY)  ## rebuild and validate changelogs of 1, 5 and 20 millio
 bench-peers: $(READY)  ## beside Kafka Streams, Quix Streams and Faust
 	$(BIN)/python -m benchmarks.peers
 
-bench-inhand: $(READY)  ## workers that stop, join, leave and die with everything in hand: 3,000 inputs, 14 faults
-	$(BIN)/python -m tests.inhand
-
-locks: $(READY)  ## locks beside ZooKeeper, and etcd if it is there (apt-get install etcd-server)
+bench-locks: $(READY)  ## locks beside ZooKeeper, and etcd if it is there (apt-get install etcd-server)
 	$(BIN)/python -m benchmarks.locks
 
 bench-soak: $(READY)  ## half an hour at full speed on 10 million keys: memory over time

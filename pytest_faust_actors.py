@@ -32,7 +32,7 @@ def actor_driver() -> Iterator[Callable[..., ActorTestDriver]]:
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the address of a Kafka broker that runs until the session ends, `127.0.0.1:port`.
 
-    It needs Java, and the first time Maven or the jars of another machine.
+    It needs the extra `broker`, and the first time the network or the jars of another machine.
     """
     from actors.local_kafka.cluster import Cluster
     from actors.local_kafka.errors import LocalKafkaError

@@ -35,7 +35,7 @@ from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
-from actors.runtime.spec import ActorSpec
+from actors.runtime.spec import ActorSpec, InputSpec
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.task import Task
 from actors.web.access.tls import Hops
@@ -62,11 +62,8 @@ class Service:
         (definition,) = app.actors.values()
         self.spec = ActorSpec(
             name=definition.name,
-            topic="bench-input",
+            inputs=(InputSpec("bench-input", definition.handler, bytes, bytes),),
             partition_count=PARTITIONS,
-            handler=definition.handler,
-            decode_key=bytes,
-            decode_value=bytes,
             stores=definition.stores,
             changelogs={},
         )

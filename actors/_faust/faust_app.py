@@ -21,13 +21,14 @@ from actors._core.partitioner import MURMUR2, Partitioner, partitioner_of
 from actors._faust.extensions import make_extensions
 from actors._faust.service import ActorService
 from actors._faust.settings.secrets import Secrets
-from actors._faust.settings.sources import ARGUMENT, OBJECT, environment_prefix, read_settings, unusable
+from actors._faust.settings.sources import ARGUMENT, OBJECT, environment_prefix, read_settings, split_options, unusable
 from actors._faust.startup.refusal import refuse
 from actors._faust.startup.running import running
+from actors._kafka.client import own
 from actors._kafka.consume.silence import Silence
 from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
-from actors.declare.options import milliseconds, split_options
+from actors.declare.options import milliseconds
 from actors.declare.topic import ActorChannel
 from actors.declare.values.codecs import ActorSchema
 from actors.declare.values.shapes import ValueType
@@ -312,7 +313,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
         def watched(**options: Any) -> Any:
             client = make(**options)
-            self.outages.watch(client.client)
+            own(client.client, self.outages)
             return client
 
         producer._new_producer = watched

@@ -60,25 +60,6 @@ def repartitions(app: DeclaredApp) -> dict[str, str]:
     return likes
 
 
-async def ensure_repartitions(app: DeclaredApp, topics: Topics, replication_factor: int) -> dict[str, TopicInfo]:
-    """Make the missing repartition topics whose sources are there, and return all.
-
-    One of an actor with state has the partitions of that: its source may have got more.
-    """
-    likes = repartitions(app)
-    kept = {
-        made: changelog_topic(app, definition.stores[0].name)
-        for definition in app.actors.values()
-        for made in definition.sources
-        if definition.stores
-    }
-    found = await topics.existing({*likes.values(), *kept.values()})
-    wanted = {
-        name: found.get(kept.get(name, ""), found[like]).partitions for name, like in likes.items() if like in found
-    }
-    return await topics.ensure_plain(wanted, replication_factor, REPARTITION_CONFIG)
-
-
 async def purge(topics: Topics, made: Mapping[str, TopicInfo], tasks: Collection[Task]) -> None:
     """Delete from time to time what tasks have handled of repartition topics; never returns."""
     purged: dict[TopicPartition, int] = {}
@@ -178,17 +159,6 @@ def check_aggregates(app: DeclaredApp) -> None:
             )
 
 
-def event_times(definition: ActorDefinition) -> dict[str, EventTime]:
-    """Return the event times of an actor's inputs, by topic, for inputs that are declared with `timestamp`."""
-    return {
-        str(topic.get_topic_name()): EventTime(
-            str(topic.get_topic_name()), topic_codecs(topic)[1].decode, topic.timestamp
-        )
-        for topic in definition.topics
-        if topic.timestamp is not None
-    }
-
-
 def input_handler(definition: ActorDefinition, topic: Any, answers: Replies | None) -> Callable[[Context, Any], Any]:
     """Return the handler of an input for what its messages decode to."""
     name = str(topic.get_topic_name())
@@ -202,8 +172,8 @@ def input_handler(definition: ActorDefinition, topic: Any, answers: Replies | No
 
 
 def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answers: Replies | None) -> InputSpec:
-    """Return the runtime's spec of an actor's input behind the first."""
-    name, key = str(topic.get_topic_name()), key_codec(app, topic.schema)
+    """Return an actor's input as the runtime needs it."""
+    name, key, stamp = str(topic.get_topic_name()), key_codec(app, topic.schema), topic.timestamp
     return InputSpec(
         topic=name,
         handler=input_handler(definition, topic, answers),
@@ -211,4 +181,5 @@ def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answer
         decode_value=definition.messages(topic).decode,
         partitioner=app.partitioner_for(name),
         tombstones=definition.takes_tombstones(topic),
+        event_time=None if stamp is None else EventTime(name, topic_codecs(topic)[1].decode, stamp),
     )

@@ -17,10 +17,10 @@ from mode import Service
 from actors._core.logs import escaping
 from actors._faust.databases import make_cache, open_on_disk
 from actors._faust.extensions import StartingWorker, WorkerExtension
-from actors._faust.inputs import check_parked, ensure_repartitions, purge
+from actors._faust.inputs import check_parked, purge
 from actors._faust.setup import Setup
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
-from actors._faust.startup.needs import TopicNeed, check_needs, topic_needs
+from actors._faust.startup.needs import TopicNeed, check_needs, ensure_repartitions, topic_needs
 from actors._faust.startup.open_commands import warn_open_commands
 from actors._faust.startup.open_files import require_open_files, warn_open_files
 from actors._faust.startup.progress import Announcer, reminding
@@ -221,7 +221,7 @@ class ActorService(Service):  # type: ignore[misc]
         async with reminding("waiting for what the brokers say of the app's topics and permissions"):
             await check_needs(setup, control, topics, needs)
             await topics.ensure_plain(setup.plain(), setup.changelog_settings.replication_factor)
-            made = await ensure_repartitions(self.app, topics, setup.changelog_settings.replication_factor)
+            made = await ensure_repartitions(topics, needs, setup.changelog_settings.replication_factor)
             # A broker that is asked next needn't know yet what another worker has just made.
             inputs = made | await setup.check_topics(topics)
         return _Checked(topics, needs, inputs, made)

@@ -7,7 +7,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,8 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.inputs import check_aggregates, check_alike, event_times, input_handler, input_spec, repartitions
-from actors._faust.settings.derived import (
-    LOST_CHANGELOG,
-    check_copies,
-    lost_changelog,
-    replication_factor,
-    standby_replicas,
-)
+from actors._faust.inputs import check_aggregates, check_alike, input_spec, repartitions
+from actors._faust.settings.derived import replication_factor, standby_replicas
 from actors._faust.settings.secrets import worker_keys
 from actors._faust.tracing import check_tracing, traced
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -47,10 +41,10 @@ from actors.declare.names import (
     reply_topic,
     worker_transactional_id,
 )
-from actors.declare.options import milliseconds
+from actors.declare.options import ActorOptions, milliseconds
 from actors.declare.publishing import by_value, publication, published_stores
 from actors.declare.streams.feeds import checked, feeds_of, writers_of
-from actors.declare.values.codecs import key_codec, one_form, resolve, topic_codecs
+from actors.declare.values.codecs import key_codec, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
@@ -59,16 +53,14 @@ from actors.runtime.message.outputs import OutputTopic, Recipient
 from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
-from actors.runtime.spec import WINDOW_MARGIN_MS, ActorSpec, Feeds, TaskSettings
+from actors.runtime.spec import WINDOW_MARGIN_MS, ActorParts, ActorSpec, Feeds, TaskSettings
 from actors.runtime.state.restore import Changelog
 from actors.runtime.windows.joins import OneStore
 from stores.snapshot import SnapshotFolder
 
 logger = escaping(logging.getLogger(__name__))
 
-STATE_SNAPSHOT = "STATE_SNAPSHOT"
-MISSING_OFFSET = "MISSING_OFFSET"
-MOVED_OFFSET = "MOVED_OFFSET"
+FOR_ONE_START = ("missing_offset", "moved_offset", "lost_changelog", "allow_reprocessing")
 FETCH_BYTES = 1024 * 1024
 LONGEST_INSTANCE_ID_BYTES = 249
 """What Kafka's own clients take."""
@@ -93,12 +85,9 @@ class Setup:
         self.reply_topic = reply_topic(conf.id)
         self.folder = Path(conf.appdir) / "actors"
         self.views_folder = Path(conf.appdir) / "views"
-        # As with Faust's own settings, the environment goes first.
-        snapshot = conf.getenv(STATE_SNAPSHOT) or options.state_snapshot
-        self.missing_offset = conf.getenv(MISSING_OFFSET) or options.missing_offset
-        self.moved_offset = conf.getenv(MOVED_OFFSET) or options.moved_offset
+        snapshot = options.state_snapshot
         self.snapshots = None if snapshot is None else SnapshotFolder(snapshot, app=conf.id)
-        self.lost_changelog = lost_changelog(conf.getenv(LOST_CHANGELOG) or options.lost_changelog)
+        self.lost_changelog = LostChangelog(options.lost_changelog)
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.address = ""
@@ -147,7 +136,7 @@ class Setup:
         for extension in self.app.extensions.values():
             extension.check(self)
         check_tracing(self.app)
-        check_copies(self.placement_rules())
+        standby_replicas(self.app)
         for definition in self.app.actors.values():
             definition.check_marks()
         self._check_faust_parts()
@@ -167,22 +156,13 @@ class Setup:
                 f"consumer_group_instance_id={instance_id!r}: it has up to {LONGEST_INSTANCE_ID_BYTES} bytes, and no "
                 "control characters"
             )
-        if self.missing_offset not in (None, "earliest", "latest"):
-            raise ConfigurationError(f"missing_offset={self.missing_offset!r}: use 'earliest' or 'latest'")
-        if self.moved_offset not in ("stop", "accept"):
-            raise ConfigurationError(f"moved_offset={self.moved_offset!r}: use 'stop' or 'accept'")
         self._warn_choices()
 
     def _warn_choices(self) -> None:
         """Say which settings of this start decide without asking what happens to state and inputs that are lost."""
-        lost, options = self.lost_changelog, self.app.actor_options
-        made = {
-            "missing_offset": self.missing_offset,
-            "moved_offset": None if self.moved_offset == "stop" else self.moved_offset,
-            "lost_changelog": None if lost is LostChangelog.STOP else lost.value,
-            "allow_reprocessing": options.allow_reprocessing or None,
-        }
-        chosen = ", ".join(f"{name}={value!r}" for name, value in made.items() if value is not None)
+        usual = ActorOptions()
+        choices = {name: getattr(self.app.actor_options, name) for name in FOR_ONE_START}
+        chosen = ", ".join(f"{name}={value!r}" for name, value in choices.items() if value != getattr(usual, name))
         if chosen:
             logger.warning(
                 "%s: meant for one start. Restart without it when all partitions run: whatever is deleted, re-created "
@@ -307,7 +287,6 @@ class Setup:
         configs: Mapping[str, Mapping[str, str]],
     ) -> ActorSpec:
         definition.check_windows()
-        key, messages = key_codec(self.app, definition.topic.schema), definition.messages()
         logs = {}
         for store in definition.stores:
             name = self.changelog_topic(store.name)
@@ -322,35 +301,18 @@ class Setup:
             )
         answers = self._answers(definition)
         spec = ActorSpec(
-            name=definition.name,
-            topic=definition.topic_name,
+            **{part.name: getattr(definition, part.name) for part in fields(ActorParts)},
+            inputs=tuple(input_spec(self.app, definition, topic, answers) for topic in definition.topics),
             partition_count=inputs[definition.topic_name].partitions,
-            handler=input_handler(definition, definition.topic, answers),
-            decode_key=one_form(key) if definition.places_by_key else key.decode,
-            decode_value=messages.decode,
-            stores=definition.stores,
             changelogs=logs,
-            concurrency=definition.concurrency,
-            on_error=definition.on_error,
-            encode_message=messages.with_headers,
-            timers=definition.timers,
-            effects=definition.effects,
-            effect_functions=definition.effect_functions,
-            parked=definition.parked,
-            order=definition.order,
+            encode_message=definition.messages().with_headers,
             seen=tuple(store for store in (definition.ids, definition.answers) if store is not None),
             dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
-            partitioner=self.app.partitioner_for(definition.topic_name),
             misplaced=definition.misplaced if definition.places_by_key else None,
-            tombstones=definition.takes_tombstones(definition.topic),
-            more_inputs=tuple(input_spec(self.app, definition, one, answers) for one in definition.more_topics),
-            max_task_idle_s=definition.max_task_idle.total_seconds(),
             forwarded=frozenset(definition.sources),
-            windows=definition.windows,
             feeds=self._feeds.get(definition.name),
             foreign={topic: names for topic, names in self._writers.items() if definition.name not in names},
-            event_times=event_times(definition),
             max_ahead_ms=milliseconds(self.app.actor_options.max_time_ahead),
             commands=self.command_key(definition.topic_name, inputs[definition.topic_name]),
             published={
@@ -488,8 +450,8 @@ class Setup:
                 reset=ResetPolicy(conf.consumer_auto_offset_reset),
                 allow_reprocessing=options.allow_reprocessing,
                 allow_lost_input=options.allow_lost_input,
-                missing_offset=None if self.missing_offset is None else ResetPolicy(self.missing_offset),
-                accept_moved=self.moved_offset == "accept",
+                missing_offset=None if options.missing_offset is None else ResetPolicy(options.missing_offset),
+                accept_moved=options.moved_offset == "accept",
             ),
             backoff=Backoff(),
             queue_records=options.queue_records,

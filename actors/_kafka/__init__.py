@@ -1,6 +1,7 @@
 """The only user of aiokafka: `actors.ports` over brokers.
 
 connection.py     what every client is made with, and what its errors become
+client.py         aiokafka's clients as this process owns them: all its private names, and hooks around requests
 outage.py         brokers that are away: one back-off and one log line for all clients
 reaching.py       why a first connection failed
 permissions.py    access lists; tokens.py: SASL OAUTHBEARER

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from actors._core.logs import escaping
 from actors._kafka.outage import Outages
-from actors._kafka.permissions import DESCRIBE, WRITE, Operation, lacking, principal
+from actors._kafka.permissions import DESCRIBE, Operation, lacking, principal
 from actors._kafka.tokens import PROVIDER, Tokens
 from actors.errors import BrokerUnavailableError
 from actors.runtime.cancellation import is_cancelled
-
-logger = escaping(logging.getLogger(__name__))
-
-CLOSE_S = 2.0
-Client = TypeVar("Client", AIOKafkaProducer, AIOKafkaConsumer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,57 +87,3 @@ def words_of(error: BaseException) -> str:
 def is_denied(error: BrokerUnavailableError) -> bool:
     """Return whether the brokers don't let this user look at the topic."""
     return isinstance(error.__cause__, TopicAuthorizationFailedError)
-
-
-async def started(client: Client, connection: Connection) -> Client:
-    """Start a client that shares what is known about brokers; return it. One that can't start is let go.
-
-    Raises:
-        KafkaError: it can't start; see `broker_errors`.
-    """
-    connection.outages.watch(client._client if isinstance(client, AIOKafkaConsumer) else client.client)
-    try:
-        await client.start()
-    except BaseException:
-        await release(client)
-        raise
-    return client
-
-
-@contextlib.asynccontextmanager
-async def producing(what: str, connection: Connection, role: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
-    """Yield a producer for some records beside the commits; `what` begins its errors, `options` are aiokafka's.
-
-    Raises:
-        BrokerUnavailableError: a record may not have been written.
-    """
-    with broker_errors(what, connection, WRITE):
-        producer = await started(AIOKafkaProducer(**connection.arguments(role), **options), connection)
-        try:
-            yield producer
-        finally:
-            await release(producer)
-
-
-async def release(client: AIOKafkaProducer | AIOKafkaConsumer) -> None:
-    """Stop a client, though its brokers may be away."""
-    if not await _is_done_in_time(client.stop) and isinstance(client, AIOKafkaConsumer):
-        # A failed fetch makes `stop` leave the connections open.
-        await _is_done_in_time(client._client.close)
-
-
-async def _is_done_in_time(stop: Callable[[], Awaitable[None]]) -> bool:
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            # A task of a consumer that was just started may not have begun: `stop` would end with its cancellation.
-            await asyncio.sleep(0)
-            await stop()
-    except (KafkaError, OSError, TimeoutError) as error:
-        logger.info("stopping a client failed: %r", error)
-        return False
-    except asyncio.CancelledError:
-        # The client awaits fetches and connections that it has cancelled itself.
-        if is_cancelled():
-            raise
-        return False
-    return True

@@ -14,15 +14,14 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextvars import Context
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import BrokerResponseError, MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.logs import Reminders, escaping
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
-from actors._kafka.connection import Connection, broker_errors, release, started
-from actors._kafka.consume.records import RAW, fetched
+from actors._kafka.client import Consumer, Producer, release, started
+from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.permissions import READ, WRITE
 from actors.errors import AskClosedError, BrokerUnavailableError, RecordTooLargeError, UnknownTopicError, show_bytes
 from actors.ports import ActorReply, ActorRequest, RefusedRecord, TopicPartition
@@ -56,8 +55,8 @@ class KafkaRequests:
         self._partition = 0
         self._counts: dict[str, int] = {}
         self._opening: asyncio.Task[None] | None = None
-        self._producer: AIOKafkaProducer | None = None
-        self._consumer: AIOKafkaConsumer | None = None
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
         self._reader: asyncio.Task[None] | None = None
         self._is_closed = False
         self._reminders = Reminders(REMIND_S)
@@ -115,7 +114,7 @@ class KafkaRequests:
         if self._is_closed:
             raise _closed()
         producer = self._producer
-        if producer is not None and _is_spent(producer):
+        if producer is not None and producer.is_spent:
             self._producer = None
             await release(producer)
         if self._producer is not None and self._consumer is not None:
@@ -145,15 +144,14 @@ class KafkaRequests:
             found = await topics.ensure_plain(wanted, self._replication_factor, REPLY_CONFIG)
         self._partition = self._identity.int % found[self._topic].partitions
         source = KafkaPartition(self._topic, self._partition)
-        consumer = AIOKafkaConsumer(
-            **self._connection.arguments("answers"),
+        consumer = Consumer(
+            self._connection,
+            "answers",
             isolation_level="read_committed",
-            enable_auto_commit=False,
             # If the topic was created again, or its records are gone, any record in it may be an answer.
             auto_offset_reset="earliest",
-            key_deserializer=RAW,
         )
-        await started(consumer, self._connection)
+        await started(consumer)
         try:
             consumer.assign([source])
             consumer.seek(source, (await consumer.end_offsets([source]))[source])
@@ -164,13 +162,14 @@ class KafkaRequests:
         self._reader = asyncio.create_task(self._read(consumer, source), name="answers reader", context=Context())
 
     async def _start_producer(self) -> None:
-        producer = AIOKafkaProducer(
-            **self._connection.arguments("questions"),
+        producer = Producer(
+            self._connection,
+            "questions",
             enable_idempotence=True,
             # The topic decides what is too large.
             max_request_size=MAX_REQUEST_BYTES,
         )
-        self._producer = await started(producer, self._connection)
+        self._producer = await started(producer)
 
     @contextlib.asynccontextmanager
     async def _topics(self) -> AsyncIterator[Topics]:
@@ -187,12 +186,12 @@ class KafkaRequests:
         source = TopicPartition(question.topic, question.partition)
         await _send_record(self._connection, producer, source, question.key, question.value, headers, what=what)
 
-    async def _read(self, consumer: AIOKafkaConsumer, source: KafkaPartition) -> None:
+    async def _read(self, consumer: Consumer, source: KafkaPartition) -> None:
         """Read answers until cancelled; errors of the broker are tried again."""
         while True:
             try:
                 with broker_errors(f"reading answers from {source.topic}[{source.partition}]", self._connection, READ):
-                    found = await fetched(consumer, source, timeout_s=POLL_S)
+                    records = await consumer.fetched(source, timeout_s=POLL_S)
             except BrokerUnavailableError as error:
                 if not is_repeated(error, self._reminders, time.monotonic()):
                     logger.warning("%s; it is tried again", error)
@@ -201,7 +200,7 @@ class KafkaRequests:
                     self._waiting.fail(error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            for record in found.get(source, ()):
+            for record in records.get(source, ()):
                 if isinstance(record, RefusedRecord):
                     logger.error("%s[%d]: answers are lost: %s. %s", *source, record.error.reason, record.error.remedy)
                 else:
@@ -212,18 +211,9 @@ def _closed() -> AskClosedError:
     return AskClosedError("the client for questions was closed: whether the question is handled is unknown")
 
 
-def _is_spent(producer: AIOKafkaProducer) -> bool:
-    """Return whether a producer takes no more records: its sender ended, or a broker refused a batch.
-
-    The client gave the batch sequence numbers that the broker hasn't seen, so the broker refuses all later batches of
-    the partition as well.
-    """
-    return bool(getattr(producer, "was_refused", False) or producer._sender.sender_task.done())
-
-
 async def _send_record(
     connection: Connection,
-    producer: AIOKafkaProducer,
+    producer: Producer,
     partition: TopicPartition,
     key: bytes,
     value: bytes | None,

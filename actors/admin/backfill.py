@@ -14,9 +14,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from actors._core.task.takeover import LostChangelog
+from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
-from actors.admin.host import Setup, require_stopped
+from actors.admin.host import require_stopped
 from actors.declare.options import milliseconds
 from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError, OutcomeUnknownError

@@ -7,11 +7,12 @@ from typing import ClassVar
 
 import msgspec
 
+from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.owners import KafkaOwners, forget_owners, newest_owners, write_stores
 from actors._kafka.admin.topics import Topics
 from actors._kafka.consume.logs import KafkaLogs
-from actors.admin.host import Setup, require_stopped
+from actors.admin.host import require_stopped
 from actors.admin.operation import Answer, Caller, Operation, argument
 from actors.declare.names import OPTION_STORES
 from actors.errors import ConfigurationError

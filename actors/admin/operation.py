@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from actors.admin.host import Setup
+from actors._faust.setup import Setup
 
 
 @dataclass(frozen=True, slots=True)

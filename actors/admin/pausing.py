@@ -15,9 +15,10 @@ from actors._core.event_time import utc_text
 from actors._core.task.commit import parse_mark
 from actors._core.task.feed_times import NO_TIMES
 from actors._core.task.pauses import MAX_BY_CHARS, Pause, Release
+from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import write_pause
-from actors.admin.host import Setup, definition_of
+from actors.admin.host import definition_of
 from actors.admin.operation import Answer, Caller, Operation, argument
 from actors.declare.arguments import say_unknown
 from actors.errors import BrokerUnavailableError, ConfigurationError, UsageError

@@ -39,14 +39,14 @@ class Declaration:
     """The options of an actor."""
 
     stores: tuple[Store[Any, Any], ...]
-    dedupe_by: Identify | None
-    dedupe_ttl: timedelta | None
-    timers: bool
-    effects: tuple[Effect, ...]
     on_error: OnError
-    concurrency: int
-    threads: bool
-    answer_ttl: timedelta
+    dedupe_by: Identify | None = None
+    dedupe_ttl: timedelta | None = None
+    timers: bool = False
+    effects: tuple[Effect, ...] = ()
+    concurrency: int = 1
+    threads: bool = False
+    answer_ttl: timedelta = timedelta(days=1)
     publish: Any = None
     misplaced: Misplaced = "stop"
     tombstones: bool = False

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from actors._core.task.commit import MAX_METADATA_BYTES, largest_mark
-from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError
+from actors._core.task.policy import Misplaced
 from actors.declare.arguments import single_topic
 from actors.declare.declared import as_coroutine, check_handler, check_value_type, takes_none
 from actors.declare.values.messages import MessageCodec, function_codec, message_codec
 from actors.errors import ConfigurationError
-from actors.runtime.handlers.effect import Effect
 from actors.runtime.handlers.query_methods import Query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.requests.replies import ReplyTypes
-from actors.runtime.spec import obeys_commands
+from actors.runtime.spec import ActorParts
 from actors.runtime.windows.across import only_feed
 from actors.runtime.windows.changes import ChangeStore
-from actors.runtime.windows.closes import TimedStore
 
 Asking = TypeVar("Asking", bound=Callable[..., Any])
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -52,41 +50,28 @@ class InputHandler:
         return cls(wrap(function), takes_none(topic, function))
 
 
-@dataclass(frozen=True, slots=True)
-class ActorDefinition:
-    """An actor as it was declared: `declared` is the function or class, `stores` all of its stores.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorDefinition(ActorParts):
+    """An actor as it was declared: `declared` is the function or class.
 
-    `timers`, `effects`, `parked`, `answers` and `ids` are the stores of what it uses; `answer_types` is what it answers
-    with, `queries` what can be asked without a message. With `tombstones` null values of all inputs are messages, None.
-    `topic` is the first input, `more_topics` are the others; `handlers` has by topic those of `app.on`, which `wrap`
-    makes of functions; `windows` are its window stores, whose rows are in `stores`. `close_when_idle` is how far behind
-    the clock stream time follows it while inputs are at their ends. `order` is the store of the records that wait to be
-    handled in the order of time, and `late` what becomes of those that come too late for it.
+    `answers` and `ids` are the stores of what it uses; `answer_types` is what it answers with, `queries` what can be
+    asked without a message. With `tombstones` null values of all inputs are messages, None. `topics` are the inputs;
+    `handlers` has by topic those of `app.on`, which `wrap` makes of functions. `close_when_idle` is how far behind the
+    clock stream time follows it while inputs are at their ends. `late` is what becomes of records that come too late
+    for windows, or for the order of time.
     """
 
-    name: str
-    topic: Any
-    stores: tuple[Store[Any, Any], ...]
+    topics: tuple[Any, ...]
     handler: Callable[[Context, Any], Awaitable[Any]]
     declared: Any
-    concurrency: int = 1
-    on_error: OnError = STOP_ON_ERROR
-    effect_functions: Mapping[str, Effect] = field(default_factory=dict)
-    timers: Store[bytes, bytes] | None = None
-    effects: Store[bytes, bytes] | None = None
-    parked: Store[bytes, bytes] | None = None
     answers: Store[bytes, bytes] | None = None
     answer_types: ReplyTypes | None = None
     queries: dict[str, Query] = field(default_factory=dict)
     misplaced: Misplaced = "stop"
     ids: Store[bytes, bytes] | None = None
     tombstones: bool = False
-    more_topics: tuple[Any, ...] = ()
-    max_task_idle: timedelta = timedelta(0)
     close_when_idle: timedelta | None = None
-    order: Store[bytes, bytes] | None = None
     late: Any = "drop"
-    windows: tuple[TimedStore, ...] = ()
     wrap: Callable[[Any], Callable[[Context, Any], Awaitable[Any]]] = as_coroutine
     handlers: dict[str, InputHandler] = field(default_factory=dict)
 
@@ -96,11 +81,6 @@ class ActorDefinition:
         extras = (self.timers, self.effects, self.answers, self.ids)
         is_by_key = any(store.placement == "key" or store in extras for store in self.stores)
         return is_by_key or bool(self.windows)
-
-    @property
-    def obeys_commands(self) -> bool:
-        """Whether it has something that an operator can have retried or dropped."""
-        return obeys_commands(self.parked, self.effects, self.timers, windows=self.windows)
 
     @property
     def buries(self) -> bool:
@@ -211,11 +191,6 @@ class ActorDefinition:
             raise ConfigurationError(f"actor {self.name} is a class: mark a method of it with @query")
         return decorate
 
-    @property
-    def tables(self) -> tuple[Table[Any, Any], ...]:
-        """Its tables."""
-        return tuple(store for store in self.stores if isinstance(store, Table))
-
     def table_fed_by(self, topic: str) -> Table[Any, Any] | None:
         """Return the table whose rows the records of an input write, None if it is no table's."""
         return next((table for table in self.tables if table.topic_name == topic), None)
@@ -226,9 +201,9 @@ class ActorDefinition:
         return str(self.topic.get_topic_name())
 
     @property
-    def topics(self) -> tuple[Any, ...]:
-        """All inputs in the order of their declaration."""
-        return (self.topic, *self.more_topics)
+    def topic(self) -> Any:
+        """The first input."""
+        return self.topics[0]
 
     def input_called(self, topic: str) -> Any:
         """Return the input with this name, the first where none has it: messages of earlier programs may be parked."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
-from actors.declare.arguments import check_span, say_unknown
-from actors.errors import ConfigurationError
+from actors._core.task.takeover import LostChangelog
 
 FAUST_DEFAULTS: dict[str, Any] = {
     "processing_guarantee": "exactly_once",
@@ -25,16 +22,11 @@ FAUST_DEFAULTS: dict[str, Any] = {
 pages to every machine that reaches it."""
 
 
-_FAUST_APP = ("monitor", "config_source", "loop", "beacon")
-"""What `faust.App` takes beside settings."""
-_OLD_FAUST_NAMES = (
-    "client_id",
-    "commit_interval",
-    "create_reply_topic",
-    "num_standby_replicas",
-    "default_partitions",
-    "replication_factor",
-)
+POSITIVE = {"is_positive": True}
+SECRET = {"is_secret": True}
+HAS_VARIABLE = {"has_variable": True}
+"""Metadata of settings: 0 is refused, which other numbers and spans may be; the value is shown nowhere; the name is a
+variable of the environment too, as that of a secret is. A setting with `choices` has no other values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,31 +111,33 @@ class ActorOptions:
 
     allow_reprocessing: bool = False
     allow_lost_input: bool = False
-    missing_offset: str | None = None
-    moved_offset: str = "stop"
+    missing_offset: str | None = field(default=None, metadata={**HAS_VARIABLE, "choices": (None, "earliest", "latest")})
+    moved_offset: str = field(default="stop", metadata={**HAS_VARIABLE, "choices": ("stop", "accept")})
     changelogs: Mapping[str, str] = field(default_factory=dict)
-    lost_changelog: str = "stop"
+    lost_changelog: str = field(
+        default="stop", metadata={**HAS_VARIABLE, "choices": tuple(choice.value for choice in LostChangelog)}
+    )
     changelog_delete_retention: timedelta = timedelta(days=1)
     changelog_min_compaction_lag: timedelta = timedelta(0)
     changelog_max_compaction_lag: timedelta = timedelta(days=7)
     changelog_segment: timedelta = timedelta(hours=6)
-    changelog_min_insync_replicas: int | None = None
+    changelog_min_insync_replicas: int | None = field(default=None, metadata=POSITIVE)
     create_topics: bool = True
-    clock_skew_margin: timedelta = timedelta(minutes=5)
+    clock_skew_margin: timedelta = field(default=timedelta(minutes=5), metadata=POSITIVE)
     max_time_ahead: timedelta = timedelta(days=1)
-    commit_max_bytes: int = 16 * 1024 * 1024
-    commit_deadline: timedelta = timedelta(seconds=20)
-    queue_records: int = 1_000
+    commit_max_bytes: int = field(default=16 * 1024 * 1024, metadata=POSITIVE)
+    commit_deadline: timedelta = field(default=timedelta(seconds=20), metadata=POSITIVE)
+    queue_records: int = field(default=1_000, metadata=POSITIVE)
     revoke_timeout: timedelta = timedelta(seconds=3)
-    checkpoint_refresh: timedelta = timedelta(seconds=60)
+    checkpoint_refresh: timedelta = field(default=timedelta(seconds=60), metadata=POSITIVE)
     idle_after: timedelta = timedelta(seconds=1)
     acceptable_recovery_lag: int = 10_000
-    max_warmup_replicas: int = 8
+    max_warmup_replicas: int = field(default=8, metadata=POSITIVE)
     queries: bool = True
     queries_unprotected: bool = False
-    query_tokens: Sequence[str] | Path | None = field(default=None, repr=False)
-    admin_tokens: Sequence[str] | Path | None = field(default=None, repr=False)
-    worker_secret: str | Path | Sequence[str] | None = field(default=None, repr=False)
+    query_tokens: Sequence[str] | Path | None = field(default=None, repr=False, metadata=SECRET)
+    admin_tokens: Sequence[str] | Path | None = field(default=None, repr=False, metadata=SECRET)
+    worker_secret: str | Path | Sequence[str] | None = field(default=None, repr=False, metadata=SECRET)
     worker_hosts: Sequence[str] = ()
     web_certificate: Path | str | None = None
     web_key: Path | str | None = None
@@ -153,82 +147,14 @@ class ActorOptions:
     open_pages: Sequence[str] = ()
     extensions: Sequence[str] = ("*",)
     dashboard: bool = True
-    log_format: str = "text"
+    log_format: str = field(default="text", metadata={"choices": ("text", "json")})
     tracing: bool = False
-    state_snapshot: Path | str | None = None
+    state_snapshot: Path | str | None = field(default=None, metadata=HAS_VARIABLE)
     rocksdb_cache_bytes: int = 64 * 1024 * 1024
-    rocksdb_write_buffer_bytes: int = 64 * 1024 * 1024
+    rocksdb_write_buffer_bytes: int = field(default=64 * 1024 * 1024, metadata=POSITIVE)
 
 
-SECRETS = ("query_tokens", "admin_tokens", "worker_secret")
-_TEXTS = (str, Path, Sequence, Set, NoneType)
-_KINDS: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "bool": ((bool,), "True or False"),
-    "int": ((int,), "a whole number"),
-    "int | None": ((int, NoneType), "a whole number"),
-    "str": ((str,), "a text"),
-    "str | None": ((str, NoneType), "a text"),
-    "Path | str | None": ((str, os.PathLike, NoneType), "a path"),
-    "Mapping[str, str]": ((Mapping,), "a mapping of texts, as {'orders': 'shop-orders'}"),
-    "Sequence[str]": (_TEXTS, "a list of texts"),
-    "Sequence[str] | Path | None": (_TEXTS, "a list of texts, or the Path of a file"),
-    "str | Path | Sequence[str] | None": (_TEXTS, "a text, a list of texts, or the Path of a file"),
-}
-"""By the annotation of a field of `ActorOptions`: the types of its values, and words for them."""
-_LEAST = {
-    "acceptable_recovery_lag": 0,
-    "changelog_min_insync_replicas": 1,
-    "commit_max_bytes": 1,
-    "max_warmup_replicas": 0,
-    "queue_records": 1,
-    "rocksdb_cache_bytes": 0,
-    "rocksdb_write_buffer_bytes": 1,
-}
-_CHOICES = {"log_format": ("text", "json")}
-_NOT_ZERO = ("checkpoint_refresh", "clock_skew_margin", "commit_deadline")
-
-
-def _check(place: str, name: str, kind: str, value: Any) -> None:
-    """Refuse a value of another type, or one that is too small.
-
-    Raises:
-        ConfigurationError: naming it.
-    """
-    if kind == "timedelta":
-        check_span(place, name, value, may_be_zero=name not in _NOT_ZERO)
-        return
-    types, words = _KINDS[kind]
-    is_number = isinstance(value, bool) and bool not in types
-    if is_number or not isinstance(value, types):
-        shown = "…" if name in SECRETS else repr(value)
-        raise ConfigurationError(f"{place}: {name}={shown} can't be used: write {words}")
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise ConfigurationError(f"{place}: {name}={value!r} can't be used: write {' or '.join(_CHOICES[name])}")
-    if name in _LEAST and value is not None and value < _LEAST[name]:
-        raise ConfigurationError(f"{place}: {name}={value!r} can't be used: it has to be {_LEAST[name]} or more")
-
-
-def split_options(
-    given: dict[str, Any], faust_names: Collection[str], origins: Mapping[str, str] | None = None
-) -> tuple[ActorOptions, dict[str, Any]]:
-    """Take ours out of the keyword arguments of `App`, and give what is left for Faust with our defaults.
-
-    `origins` says where settings come from that aren't arguments.
-
-    Raises:
-        ConfigurationError: one of them isn't known, or isn't what it has to be.
-    """
-    ours = {one.name for one in fields(ActorOptions)}
-    known = {*ours, *faust_names, *_FAUST_APP, *_OLD_FAUST_NAMES}
-    unknown = sorted(given.keys() - known)
-    if unknown:
-        raise ConfigurationError(f"App(…): {say_unknown('setting', unknown, known)}")
-    for one in fields(ActorOptions):
-        if one.name in given:
-            _check((origins or {}).get(one.name, "App(…)"), one.name, str(one.type), given[one.name])
-    options = ActorOptions(**{name: value for name, value in given.items() if name in ours})
-    rest = {name: value for name, value in given.items() if name not in ours}
-    return options, {**FAUST_DEFAULTS, **rest}
+SECRETS = tuple(one.name for one in fields(ActorOptions) if one.metadata.get("is_secret"))
 
 
 def milliseconds(span: timedelta) -> int:

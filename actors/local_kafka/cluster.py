@@ -91,11 +91,12 @@ class Cluster:
             port: Of the first broker of a cluster that is made now; any free one by default.
 
         Raises:
-            ToolMissingError: There is no JDK or no Maven, or the JDK is too old.
+            ToolMissingError: There is no Java that is new enough, or no jgo to fetch Kafka's jars with.
             ClusterStateError: The folder holds a cluster with another number of brokers, or another port; or the port
                 is taken.
             BrokerNotReadyError: A broker ended or was not ready in a minute; those started here are killed.
         """
+        jars.java()
         jars.ensure_jars()
         folder = folder.absolute()
         with locked(folder / _LOCK_FILE):
@@ -281,7 +282,6 @@ def _format(folder: Path, state: State, brokers: Iterable[Broker]) -> None:
     results = [(broker, tool.communicate()[0], tool.returncode) for broker, tool in running]
     for broker, output, code in results:
         if code != 0:
-            jars.require_newer_java()
             why = _telling(output, last=False) or output.strip()[-300:]
             raise LocalKafkaError(f"the storage of broker {broker.id} could not be formatted: {why}")
 
@@ -319,7 +319,6 @@ def _await_ready(folder: Path, state: State, awaited: frozenset[int]) -> None:
     def ready() -> bool:
         for broker in brokers:
             if not broker.running():
-                jars.require_newer_java()
                 raise BrokerNotReadyError(f"broker {broker.id} ended while starting: {_why(folder, broker.id)}")
         waiting[:] = [broker for broker in waiting if not awaited <= _seen_by(broker)]
         return not waiting

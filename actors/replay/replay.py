@@ -329,9 +329,8 @@ class _Run:
         if not topic_ids.get(spec.topic):
             # The command's signed content is unknown.
             spec = replace(spec, commands=OPEN_COMMANDS)
-        more = (replace(one, handler=self._on_input_time(one.handler)) for one in spec.more_inputs)
         # Recorded input is handled in the order of time as it is.
-        return replace(spec, order=None, handler=self._on_input_time(spec.handler), more_inputs=tuple(more)), resolve
+        return replace(spec.with_handlers(self._on_input_time), order=None), resolve
 
     def _on_input_time(self, handler: Any) -> Any:
         return on_input_time(handler, self._clock, self._unknowns)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -30,6 +31,8 @@ from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.joins import JoinStore
+
+Handler = Callable[[Context, Any], Awaitable[None]]
 
 WINDOW_MARGIN_MS = 86_400_000
 """How much longer than its windows are kept a changelog keeps their records."""
@@ -66,14 +69,24 @@ class Tracing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One of an actor's input topics; see `ActorSpec` for its attributes."""
+    """One of an actor's input topics.
+
+    Attributes:
+        topic: its name.
+        handler: takes the messages.
+        decode_key, decode_value: for the bytes of its records.
+        partitioner: how its producers place keys.
+        tombstones: whether a record with a null value is a message, None.
+        event_time: how its values tell their time, if it is declared with `timestamp=`.
+    """
 
     topic: str
-    handler: Callable[[Context, Any], Awaitable[None]]
+    handler: Handler
     decode_key: Callable[[bytes], Any]
     decode_value: Callable[[bytes], Any]
     partitioner: Partitioner = MURMUR2
     tombstones: bool = False
+    event_time: EventTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,86 +109,111 @@ class Feeds:
     behind_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ActorSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorParts:
+    """What an actor's declaration and its spec share: the declared options that the runtime reads, and the stores.
+
+    Attributes:
+        name: the actor's.
+        stores: all of its stores.
+        concurrency: how many messages of different keys are handled at once in a partition.
+        on_error: what becomes of a message whose handler raises, or that doesn't decode.
+        effect_functions: by name.
+        timers, effects, parked: the stores of these, which are in `stores` too; None for what isn't used.
+        order: likewise, of the records that wait to be handled in the order of time.
+        windows: its window stores, or that of its join, whose rows are in `stores` too.
+        max_task_idle: how long a task waits for an input at its end before it handles what other inputs have.
+    """
+
+    name: str
+    stores: tuple[Store[Any, Any], ...]
+    concurrency: int = 1
+    on_error: OnError = STOP_ON_ERROR
+    effect_functions: Mapping[str, Effect] = field(default_factory=dict)
+    timers: Store[bytes, bytes] | None = None
+    effects: Store[bytes, bytes] | None = None
+    parked: Store[bytes, bytes] | None = None
+    order: Store[bytes, bytes] | None = None
+    windows: tuple[TimedStore, ...] = ()
+    max_task_idle: timedelta = timedelta(0)
+
+    @property
+    def tables(self) -> tuple[Table[Any, Any], ...]:
+        """Its tables, each of which is fed by one of its inputs."""
+        return tuple(store for store in self.stores if isinstance(store, Table))
+
+    @property
+    def obeys_commands(self) -> bool:
+        """Whether an operator can have something of it retried or dropped; if not, it skips commands."""
+        is_kept = any(store is not None for store in (self.parked, self.effects, self.timers))
+        return is_kept or any(store.on_close_function is not None for store in self.windows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorSpec(ActorParts):
     """An actor as the runtime needs it.
 
     An actor may have several inputs with as many partitions each; a task has the partition of its number of all. The
     first one is the actor's address: requests, admin commands, and what timers and effects send have its key and its
-    messages' types. `topic`, `handler`, `decode_key`, `decode_value` and `partitioner` are of the first.
+    messages' types.
 
     Attributes:
-        more_inputs: those behind the first.
-        max_task_idle_s: how long a task waits for an input at its end before it handles what other inputs have.
+        inputs: in the order of their declaration.
+        partition_count: how many partitions each input has.
         changelogs: by store name.
-        concurrency: how many messages of different keys are handled at once in a partition.
         encode_message: gives the value and the headers of a message to this actor.
-        timers, effects, parked: the stores of these, which are in `stores` too; None for what isn't used.
-        order: likewise, of the records that wait to be handled in the order of time.
         seen: the stores of ids and answers, by which repeats are skipped; in `stores` too.
-        effect_functions: by name.
         dead_letters: where messages go that are parked, or skipped and buried.
         answers: how its handlers' answers go to who asked; None if they give none.
-        tracing: makes spans, if the app wants that; its handler is wrapped already.
+        tracing: makes spans, if the app wants that; its handlers are wrapped already.
         published: where changes of its stores go beside the changelog.
-        partitioner: how the producers of its input place keys.
         misplaced: what becomes of a record in another partition than its key's; None if that isn't looked at.
         commands: what admin commands are checked with; by default all are obeyed.
-        tombstones: whether a record with a null value is a message, None.
-        event_times: by input topic, how its values tell their time, for those that are declared with `timestamp=`.
-        windows: its window stores, or that of its join, whose rows are in `stores` too.
         max_ahead_ms: how far timestamps may be ahead of the clock where stream time, or a history, goes by them.
         foreign: the topics whose declared writers it isn't among, each with these.
         feeds: what its event time follows; None where that is the records that it handles.
         forwarded: the inputs that only another actor of the app writes: all of them is new, whatever the reset policy.
     """
 
-    name: str
-    topic: str
+    inputs: tuple[InputSpec, ...]
     partition_count: int
-    handler: Callable[[Context, Any], Awaitable[None]]
-    decode_key: Callable[[bytes], Any]
-    decode_value: Callable[[bytes], Any]
-    stores: tuple[Store[Any, Any], ...]
     changelogs: Mapping[str, Changelog]
-    concurrency: int = 1
-    on_error: OnError = STOP_ON_ERROR
     encode_message: Callable[[Any], tuple[bytes, list[tuple[str, bytes]]]] | None = None
-    timers: Store[bytes, bytes] | None = None
-    effects: Store[bytes, bytes] | None = None
-    effect_functions: Mapping[str, Effect] = field(default_factory=dict)
-    parked: Store[bytes, bytes] | None = None
-    order: Store[bytes, bytes] | None = None
     seen: tuple[Store[bytes, bytes], ...] = ()
     dead_letters: OutputTopic | None = None
     answers: Replies | None = None
     tracing: Tracing | None = None
     published: Publications = field(default_factory=dict)
-    partitioner: Partitioner = MURMUR2
     misplaced: Misplaced | None = None
     commands: CommandKey = OPEN_COMMANDS
-    tombstones: bool = False
-    more_inputs: tuple[InputSpec, ...] = ()
-    max_task_idle_s: float = 0.0
     feeds: Feeds | None = None
     foreign: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     forwarded: frozenset[str] = frozenset()
-    windows: tuple[TimedStore, ...] = ()
     max_ahead_ms: int = 86_400_000
-    event_times: Mapping[str, EventTime] = field(default_factory=dict)
 
     @property
-    def inputs(self) -> tuple[InputSpec, ...]:
-        """All inputs in the order of their declaration."""
-        first = InputSpec(
-            self.topic, self.handler, self.decode_key, self.decode_value, self.partitioner, self.tombstones
-        )
-        return (first, *self.more_inputs)
+    def topic(self) -> str:
+        """The first input's name."""
+        return self.inputs[0].topic
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """How keys are placed, in all inputs alike."""
+        return self.inputs[0].partitioner
 
     @property
     def topics(self) -> tuple[str, ...]:
         """The inputs' names in the order of their declaration."""
-        return (self.topic, *(one.topic for one in self.more_inputs))
+        return tuple(one.topic for one in self.inputs)
+
+    @property
+    def event_times(self) -> dict[str, EventTime]:
+        """The event times of inputs that are declared with `timestamp=`, by topic."""
+        return {one.topic: one.event_time for one in self.inputs if one.event_time is not None}
+
+    def with_handlers(self, wrap: Callable[[Handler], Handler]) -> ActorSpec:
+        """Return the actor with each input's handler wrapped."""
+        return replace(self, inputs=tuple(replace(one, handler=wrap(one.handler)) for one in self.inputs))
 
     @property
     def declared(self) -> Declared:
@@ -188,11 +226,6 @@ class ActorSpec:
     def topic_names(self) -> list[str]:
         """The inputs, and the changelogs of all stores."""
         return [*self.topics, *(changelog.topic for changelog in self.changelogs.values())]
-
-    @property
-    def tables(self) -> tuple[Table[Any, Any], ...]:
-        """Its tables, each of which is fed by one of its inputs."""
-        return tuple(store for store in self.stores if isinstance(store, Table))
 
     @property
     def late_stores(self) -> list[str]:
@@ -216,12 +249,7 @@ class ActorSpec:
     @property
     def is_partitioned(self) -> bool:
         """Whether its inputs must keep their number of partitions: state, or other inputs, lie alike."""
-        return bool(self.stores or self.more_inputs)
-
-    @property
-    def obeys_commands(self) -> bool:
-        """Whether the actor has something that can be retried or dropped; if not, it skips commands."""
-        return obeys_commands(self.parked, self.effects, self.timers, windows=self.windows)
+        return bool(self.stores) or len(self.inputs) > 1
 
     @property
     def needs_key(self) -> bool:
@@ -231,11 +259,6 @@ class ActorSpec:
         """
         is_join = any(isinstance(store, JoinStore) for store in self.windows)
         return not is_join and any(store.placement == "key" for store in self.stores)
-
-
-def obeys_commands(*stores: Store[bytes, bytes] | None, windows: Iterable[TimedStore]) -> bool:
-    """Tell whether commands can be about an actor with these stores of parked messages, effects and timers."""
-    return any(store is not None for store in stores) or any(store.on_close_function is not None for store in windows)
 
 
 @dataclass(frozen=True, slots=True)

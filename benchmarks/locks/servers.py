@@ -24,7 +24,12 @@ from dev.kafka import ToolMissingError, free_port
 READY_S = 60.0
 STOP_S = 20.0
 MEMORY = Path("/dev/shm")
-_HERE = Path(__file__).resolve().parent
+# The server needs the last two, which its POM calls provided; Jetty is for a web page that is switched off.
+_ARTIFACTS = (
+    "org.apache.zookeeper:zookeeper:3.9.4",
+    "io.dropwizard.metrics:metrics-core:4.1.12.1",
+    "org.xerial.snappy:snappy-java:1.1.10.5",
+)
 _ZOOKEEPER = "zookeeper-3.9.4"
 _EACH_WRITE = {"log.flush.interval.messages": "1"}
 
@@ -128,7 +133,7 @@ def _ours(system: System, folder: Path, brokers: str | None) -> Iterator[Running
 
 @contextlib.contextmanager
 def _zookeeper(system: System, folder: Path) -> Iterator[Running]:
-    jars, port = jars_of(_HERE / "zookeeper" / "pom.xml", _ZOOKEEPER), free_port()
+    jars, port = jars_of(_ARTIFACTS, _ZOOKEEPER), free_port()
     settings = folder / "zoo.cfg"
     settings.write_text(
         f"dataDir={folder}/data\nclientPort={port}\nclientPortAddress=127.0.0.1\nadmin.enableServer=false\n"

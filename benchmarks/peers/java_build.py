@@ -1,4 +1,4 @@
-"""Programs in Java, as the Kafka Streams worker of `benchmarks/kafka_streams`, built by Maven when first needed."""
+"""Programs in Java, as the Kafka Streams worker of `benchmarks/kafka_streams`, compiled when first needed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from actors.local_kafka.errors import LocalKafkaError, ToolMissingError
+from actors.local_kafka.errors import LocalKafkaError
 from actors.local_kafka.files import locked
-from actors.local_kafka.jars import java
+from actors.local_kafka.jars import jars_folder, jars_of, java
 from dev import REPOSITORY
 
 SOURCES = REPOSITORY / "benchmarks" / "kafka_streams"
 NAME = "kafka-streams-peer"
+NEEDS = (
+    "org.apache.kafka:kafka-streams:4.4.0",
+    "com.fasterxml.jackson.core:jackson-databind:2.21.2",
+    # Kafka logs by slf4j 1.7: the binding for slf4j 2 would never be found
+    "org.slf4j:slf4j-simple:1.7.36",
+)
+_COMPILER = "org.eclipse.jdt:ecj:3.40.0"
 MAIN_CLASS = "peers.Main"
 # Stated, because by default a JVM takes a quarter of the machine, and memory is one of the figures.
 HEAP = "1g"
@@ -29,25 +37,24 @@ def java_command(*options: str) -> list[str]:
     return [java(), f"-Xmx{HEAP}", *quiet, "-cp", f"{ensure_built()}/*", MAIN_CLASS, *options]
 
 
-def ensure_built(sources: Path = SOURCES, name: str = NAME) -> Path:
+def ensure_built(sources: Path = SOURCES, name: str = NAME, needs: Sequence[str] = NEEDS) -> Path:
     """Return the folder with a program and what it needs, named after its sources: a change builds a new one.
 
     Args:
-        sources: the folder of its `pom.xml`, which builds into the folder of its property `peer.build`.
+        sources: the folder of its Java files.
         name: what the folder's name begins with.
+        needs: `group:artifact:version` of each artifact that it needs.
 
     Raises:
-        ToolMissingError: there is no Maven, or no JDK.
-        LocalKafkaError: Maven failed.
+        ToolMissingError: there is no Java, or nothing to fetch jars with.
+        LocalKafkaError: the compiler failed.
     """
-    java()
-    files = [sources / "pom.xml", *sorted(sources.rglob("*.java"))]
-    digest = hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
-    folder = REPOSITORY / ".local" / "jars" / f"{name}-{digest}"
+    texts = (*(need.encode() for need in needs), *(file.read_bytes() for file in sorted(sources.rglob("*.java"))))
+    folder = jars_folder() / f"{name}-{hashlib.sha256(b'|'.join(texts)).hexdigest()[:12]}"
     if not folder.is_dir():
         with locked(folder.with_name(f"{name}.lock")):
             if not folder.is_dir():
-                _build(sources, folder)
+                _build(sources, jars_of(needs, f"{folder.name}-needs"), folder)
     return folder
 
 
@@ -57,18 +64,15 @@ def streams_version() -> str:
     return jar.stem.removeprefix("kafka-streams-")
 
 
-def _build(sources: Path, folder: Path) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise ToolMissingError(f"no Maven here to build {sources.name} with: apt-get install maven")
+def _build(sources: Path, needs: Path, folder: Path) -> None:
+    compiler = jars_of([_COMPILER], _COMPILER.split(":", 1)[1].replace(":", "-"))
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
-        jars = Path(temporary) / "jars"
-        command = [maven, "-q", "-B", "-f", str(sources / "pom.xml"), "package", "dependency:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={jars}", f"-Dpeer.build={temporary}/build"]
+        classes = Path(temporary, "classes")
+        command = [java(), "-jar", *map(str, compiler.glob("*.jar")), "-17", "-nowarn", "-proc:none"]
+        command += ["-classpath", ":".join(map(str, needs.glob("*.jar"))), "-d", str(classes), str(sources)]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, text=True, capture_output=True)
         if result.returncode != 0:
-            raise LocalKafkaError(f"Maven could not build {sources}: {result.stdout[-2000:]}")
-        for jar in (Path(temporary) / "build").glob("*.jar"):
-            shutil.copy(jar, jars)
-        # Renamed when complete, so that a build cut off never looks like a whole one.
-        jars.rename(folder)
+            raise LocalKafkaError(f"{sources} could not be compiled: {result.stderr[-2000:]}")
+        Path(shutil.make_archive(f"{temporary}/program", "zip", classes)).rename(needs / "program.jar")
+    # Renamed when complete, so that a build cut off never looks like a whole one.
+    needs.rename(folder)

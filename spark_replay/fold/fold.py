@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 _HASH = "__hash"
+_BROADCAST_KEYS = 1_000_000
+"""Up to so many keys are known to all tasks of the second pass, at about 150 bytes each."""
 _EXAMPLES = 10
 _SHOWN_BYTES = 200
 
@@ -34,24 +36,50 @@ def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataF
         `records` (how many were read), `damaged` (how many of them have no write metadata), `damaged_offset` (the
         first of these, or null).
     """
-    position = by_partition(before) if isinstance(before, Sequence) else before
-    offset = F.col("offset")
-    below = position.isNull() | (offset < position)
-    is_damaged = F.col("metadata").isNull()
     # Spark sorts rows to find the last of each key. Shuffled first they are sorted once, not on both sides; and it
     # compares the first column from 8 bytes kept beside the row: a hash there spares nearly all looks at rows
     return (
         rows.repartition("partition", "key")
         .withColumn(_HASH, F.xxhash64("partition", "key"))
         .groupBy(_HASH, "partition", "key")
-        .agg(
-            F.max_by(F.struct("offset", "value", "metadata"), F.when(below, offset)).alias("last"),
-            F.min(F.when(~below, offset)).alias("later_offset"),
-            F.count(F.lit(1)).alias("records"),
-            F.count_if(is_damaged).alias("damaged"),
-            F.min(F.when(is_damaged, offset)).alias("damaged_offset"),
-        )
+        .agg(F.max_by(F.struct("offset", "value", "metadata"), _offset_below(before)).alias("last"), *_facts(before))
         .drop(_HASH)
+    )
+
+
+def last_writes_twice(rows: DataFrame, before: Sequence[int | None]) -> DataFrame:
+    """Fold records that don't change between two reads: the first finds each key's last offset, the second its record.
+
+    Values are neither sorted nor, with few keys, sent to other tasks. The first read is done when this is called.
+
+    Returns:
+        What `last_writes` does.
+    """
+    at = _offset_below(before)
+    facts = rows.groupBy("partition", "key").agg(F.max(at).alias("at"), *_facts(before)).localCheckpoint()
+    is_small = facts.count() <= _BROADCAST_KEYS
+    records = rows.select(
+        "partition", F.col("offset").alias("at"), F.struct("offset", "value", "metadata").alias("last")
+    )
+    written = records.join(facts.hint("broadcast" if is_small else "shuffle_hash"), ["partition", "at"])
+    unwritten = facts.where(F.col("at").isNull()).withColumn("last", F.lit(None).cast(written.schema["last"].dataType))
+    return written.unionByName(unwritten).drop("at")
+
+
+def _offset_below(before: Sequence[int | None] | Column) -> Column:
+    """Return a record's offset, null from the position on."""
+    position = by_partition(before) if isinstance(before, Sequence) else before
+    return F.when(position.isNull() | (F.col("offset") < position), F.col("offset"))
+
+
+def _facts(before: Sequence[int | None] | Column) -> tuple[Column, ...]:
+    """Return what `last_writes` gives of a key beside its last write."""
+    offset, is_damaged = F.col("offset"), F.col("metadata").isNull()
+    return (
+        F.min(F.when(_offset_below(before).isNull(), offset)).alias("later_offset"),
+        F.count(F.lit(1)).alias("records"),
+        F.count_if(is_damaged).alias("damaged"),
+        F.min(F.when(is_damaged, offset)).alias("damaged_offset"),
     )
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ReadError, WrongTopicError
-from spark_replay.fold.fold import last_writes, merged
+from spark_replay.fold.fold import last_writes, last_writes_twice, merged
 from spark_replay.fold.points import Point, point_at
 from spark_replay.sources.base import RECORDS, LiveSource, Source
 from spark_replay.sources.brokers.topic import Topic
@@ -68,8 +68,8 @@ def settle(
 ) -> Settled:
     """Fold a log at a point.
 
-    The rows of a log that may be compacted are read when this is called, and kept on the executors. Others are read
-    when an action asks for them.
+    The rows of a log that may be compacted are read when this is called, and kept on the executors. Of others the
+    offsets of the last writes are, and the writes themselves when an action asks for them.
 
     Args:
         source: The log.
@@ -87,7 +87,8 @@ def settle(
     fold = _Fold(source, select or (lambda rows: rows), position, to_the_end)
     risky = _at_risk(source, topic, fold.read(topic, point))
     if source.live is None or not risky:
-        return Settled(topic=topic, point=point, folded=fold.of(topic, point))
+        with reading(str(source)):
+            return Settled(topic=topic, point=point, folded=fold.of(topic, point))
     for attempt in range(ATTEMPTS):
         if attempt:
             topic = _described_again(source, topic)
@@ -164,7 +165,10 @@ class _Fold:
         return _moved(topic, ends, risky), tails
 
     def _folded(self, rows: DataFrame, point: Point) -> DataFrame:
-        return last_writes(self.select(rows), point.before if self.position is None else self.position)
+        if self.position is not None:
+            return last_writes(self.select(rows), self.position)
+        # compaction may run between two reads of a broker's log
+        return (last_writes_twice if self.source.live is None else last_writes)(self.select(rows), point.before)
 
     def _written_later(self, folded: DataFrame, risky: Collection[int]) -> set[int]:
         rows = folded.where(F.col("later_offset").isNotNull()).select("partition").distinct().collect()

@@ -15,6 +15,12 @@ from tests.equivalence import join_cases
 from tests.equivalence.generate import EVERY, Case
 
 SOURCES = Path(__file__).parent / "judge"
+NEEDS = (
+    "org.apache.kafka:kafka-streams:4.3.1",
+    "org.apache.kafka:kafka-streams-test-utils:4.3.1",
+    "com.fasterxml.jackson.core:jackson-databind:2.21.2",
+    "org.slf4j:slf4j-simple:1.7.36",
+)
 RETENTION_MS = 86_400_000
 """Longer than any case, so that no window expires: what a store forgets isn't what windows are."""
 MEMORY, ROCKSDB = "memory", "rocksdb"
@@ -38,7 +44,7 @@ class Judge:
     @classmethod
     def start(cls) -> Self:
         """Start the JVM, and build its program if it is the first time."""
-        jars = ensure_built(SOURCES, "equivalence-judge")
+        jars = ensure_built(SOURCES, "equivalence-judge", NEEDS)
         folder = tempfile.TemporaryDirectory(prefix="equivalence-")
         quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx512m"]
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"

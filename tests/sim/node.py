@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from random import Random
 
 from actors._core.backoff import Backoff
@@ -524,18 +525,17 @@ def _spec(world: World, host: Host, order: InputOrder) -> ActorSpec:
         )
     return ActorSpec(
         name=app.ACTOR,
-        topic=app.INPUT,
+        inputs=(
+            InputSpec(app.INPUT, handler, bytes.decode, bytes.decode),
+            *(_more_input(topic, handler) for topic in world.inputs[1:]),
+        ),
         partition_count=world.partitions,
-        handler=handler,
-        decode_key=bytes.decode,
-        decode_value=bytes.decode,
         stores=stores,
         changelogs=changelogs,
         concurrency=world.concurrency,
         misplaced="stop" if "grow" in world.features else None,
         on_error=replace(on_error, then="skip") if world.deployment.skips else on_error,
-        more_inputs=tuple(_more_input(topic, handler) for topic in world.inputs[1:]),
-        max_task_idle_s=world.max_task_idle_s,
+        max_task_idle=timedelta(seconds=world.max_task_idle_s),
         **declared,
     )
 

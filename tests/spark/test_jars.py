@@ -1,4 +1,4 @@
-"""The connector's jars: fetched by the Ivy of a Spark, with Java only, and refused for another Spark."""
+"""The connector's jars: fetched once, and refused for another Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from spark_replay import ReplayError, ToolMissingError
+from spark_replay import ReplayError, ToolMissingError, jars
 from spark_replay.jars import ensure_jars, require_match
 from spark_replay.sources.brokers import topic
 
@@ -29,102 +29,67 @@ JARS = (
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a Spark that has an Ivy, and nothing on PATH."""
-    (tmp_path / "spark" / "jars").mkdir(parents=True)
-    (tmp_path / "spark" / "jars" / "ivy-2.5.3.jar").touch()
-    (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    """A folder in which the connector's is missing."""
     monkeypatch.setenv("SPARK_REPLAY_JARS", str(tmp_path / "connector"))
     return tmp_path
 
 
-def put_java(machine: Path, *lines: str) -> None:
-    """A `java` that keeps its arguments; `$to` is the folder that Ivy is to write to."""
-    java = machine / "bin" / "java"
-    start = f"""#!/bin/sh\necho "$@" >> {machine}/calls\nfor last; do :; done\nto=$(dirname "$last")\n"""
-    java.write_text(start + "\n".join(lines) + "\n")
-    java.chmod(0o755)
+def put_repository(monkeypatch: pytest.MonkeyPatch, *releases: str, error: OSError | None = None) -> list[str]:
+    """Replace what fetches jars by one that has these releases of the connector; return what it is asked for."""
+    asked = []
+
+    def fetch(coordinates: list[str], folder: Path, *, only: tuple[str, ...]) -> None:
+        [coordinate] = coordinates
+        asked.append(release := coordinate.rpartition(":")[2])
+        if error:
+            raise error
+        if release not in releases:
+            raise RuntimeError(f"{coordinate} not found")
+        folder.mkdir()
+        for name in JARS:
+            assert name.startswith(only)
+            (folder / name.replace(VERSION, release)).touch()
+
+    monkeypatch.setattr(jars, "fetch_jars", fetch)
+    return asked
 
 
-def fetching() -> str:
-    return "mkdir $to; " + "; ".join(f"touch $to/{name}" for name in JARS)
+def test_they_are_fetched_once_and_then_need_nothing(machine: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = put_repository(monkeypatch, VERSION)
+    for _ in range(2):
+        assert [jar.name for jar in ensure_jars()] == sorted(JARS)
+    assert asked == [VERSION]
+    assert {path.name for path in machine.iterdir()} == {"connector", "connector.lock"}
 
 
-def test_they_are_fetched_once_and_then_need_nothing(machine: Path):
-    put_java(machine, fetching())
-    assert [jar.name for jar in ensure_jars()] == sorted(JARS)
-    (machine / "bin" / "java").unlink()
-    (machine / "spark" / "jars" / "ivy-2.5.3.jar").unlink()
-    assert [jar.parent for jar in ensure_jars()] == [machine / "connector"] * len(JARS)
-    [call] = (machine / "calls").read_text().splitlines()
-    assert f"-Dconnector.version={VERSION} " in call
-    assert "-settings" not in call
-    assert {path.name for path in machine.iterdir()} == {"bin", "calls", "connector", "connector.lock", "spark"}
-
-
-def test_ivys_settings_are_handed_over(machine: Path):
-    put_java(machine, fetching())
-    ensure_jars(ivy_settings="/mirror.xml")
-    assert " -settings /mirror.xml " in (machine / "calls").read_text()
-
-
-@pytest.mark.parametrize("code", [0, 1])
-def test_a_fetch_that_fails_leaves_nothing_and_says_why(machine: Path, code: int):
-    put_java(machine, "echo noise", "echo '  ::  Server access error at url x (UnknownHost)'", f"exit {code}")
-    with pytest.raises(ReplayError, match=r"could not fetch .*: Server access error at url x .*copy the four jars"):
+def test_without_jgo_it_names_what_to_install(machine: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "jgo.config", None)
+    with pytest.raises(ToolMissingError, match=r"there is no jgo to fetch it with: pip install 'faust-actors.spark.'"):
         ensure_jars()
-    assert {path.name for path in machine.iterdir()} == {"bin", "calls", "connector.lock", "spark"}
-
-
-def test_without_java_or_ivy_it_says_what_is_missing(machine: Path):
-    with pytest.raises(ToolMissingError, match=r"there is none in JAVA_HOME=.*openjdk-17-jre-headless"):
-        ensure_jars()
-    put_java(machine, fetching())
-    (machine / "spark" / "jars" / "ivy-2.5.3.jar").unlink()
-    with pytest.raises(ToolMissingError, match=r"no ivy-\*\.jar in"):
-        ensure_jars()
-
-
-def put_java_of_a_repository(machine: Path, *releases: str) -> None:
-    """A `java` of an Ivy whose repository has these releases of the connector."""
-    put_java(
-        machine,
-        "version=${1#-Dconnector.version=}",
-        f'case " {" ".join(releases)} " in *" $version "*) ;; *)',
-        '  echo ":  module not found: org.apache.spark#spark-sql-kafka-0-10_2.13;$version"; exit 1;; esac',
-        "mkdir $to",
-        *(f"touch $to/{name.replace(VERSION, '$version')}" for name in JARS),
-    )
-
-
-def calls(machine: Path) -> list[str]:
-    return [call.partition(" ")[0].partition("=")[2] for call in (machine / "calls").read_text().splitlines()]
+    assert {path.name for path in machine.iterdir()} == {"connector.lock"}
 
 
 def test_a_patch_release_without_a_connector_takes_the_one_before(machine: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pyspark, "__version__", "4.2.2")
-    put_java_of_a_repository(machine, "4.1.1", "4.2.0")
+    asked = put_repository(monkeypatch, "4.1.1", "4.2.0")
     assert [jar.name for jar in ensure_jars()] == sorted(name.replace(VERSION, "4.2.0") for name in JARS)
-    assert calls(machine) == ["4.2.2", "4.2.1", "4.2.0"]
+    assert asked == ["4.2.2", "4.2.1", "4.2.0"]
 
 
 def test_no_connector_of_another_minor_release_is_taken(machine: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pyspark, "__version__", "4.3.1")
-    put_java_of_a_repository(machine, "4.2.0")
-    text = r"4\.3\.1, nor of an earlier release down to 4\.3\.0: module not found.*the four jars of any 4\.3 release"
-    with pytest.raises(ReplayError, match=text):
+    asked = put_repository(monkeypatch, "4.2.0")
+    with pytest.raises(ReplayError, match=r"for Spark 4\.3 .*:4\.3\.0 not found; .*its four jars of any 4\.3 release"):
         ensure_jars()
-    assert calls(machine) == ["4.3.1", "4.3.0"]
+    assert asked == ["4.3.1", "4.3.0"]
 
 
 def test_a_repository_that_does_not_answer_is_asked_once(machine: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pyspark, "__version__", "4.2.2")
-    put_java(machine, "echo '  Server access error at url x'", "echo 'module not found: y'", "exit 1")
-    with pytest.raises(ReplayError, match=r"could not fetch .*:4\.2\.2: Server access error"):
+    asked = put_repository(monkeypatch, error=OSError("no way to it"))
+    with pytest.raises(ReplayError, match=r"could not be fetched: no way to it; without network, copy"):
         ensure_jars()
-    assert calls(machine) == ["4.2.2"]
+    assert asked == ["4.2.2"]
 
 
 def test_jars_for_another_spark_are_refused(machine: Path):
@@ -165,7 +130,7 @@ def test_a_session_with_the_connector_of_another_spark_is_refused(
 
 
 @pytest.mark.nightly
-def test_the_real_ivy_fetches_the_real_jars(tmp_path: Path):
+def test_the_real_jars_are_fetched(tmp_path: Path):
     program = "from spark_replay.jars import ensure_jars; print(*(jar.name for jar in ensure_jars()))"
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.documents import ROOT
-from tests.wheel.building import PACKAGES, PLUGIN, build, run
+from tests.wheel.building import MODULES, PACKAGES, build, run
 
 OWN = ("faust_actors", "__editable__")
 WHERE = """
 import json
 from importlib.util import find_spec
-print(json.dumps([find_spec(name).origin for name in ("actors", "spark_replay", "stores", "pytest_faust_actors")]))
+print(json.dumps([find_spec(name).origin for name in ("actors", "spark_replay", "stores", "faust_actors_java")]))
 """
 
 
@@ -47,7 +47,7 @@ def test_the_wheel_has_no_tests_or_benchmarks(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = content.namelist()
     [info] = {name.partition("/")[0] for name in names if ".dist-info/" in name}
-    assert {name.partition("/")[0] for name in names} == {*PACKAGES, PLUGIN, info}
+    assert {name.partition("/")[0] for name in names} == {*PACKAGES, *MODULES, info}
     assert not [name for name in names if re.search(r"(^|/)(tests|benchmarks|dev|examples)/", name)]
 
 

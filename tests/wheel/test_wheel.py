@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import email
 import json
+import os
 import re
 import sys
 import tomllib
@@ -20,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 from actors.cli.init.scaffold import TEMPLATES
 from tests.documents import ROOT
-from tests.wheel.building import PACKAGES, PLUGIN, build, copy_sources, make, run
+from tests.wheel.building import MODULES, PACKAGES, build, copy_sources, make, run
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
@@ -64,8 +65,8 @@ def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as content:
         names = {name for name in content.namelist() if not name.endswith("/")}
-    tracked = run("git", "ls-files", *PACKAGES, PLUGIN, cwd=ROOT).splitlines()
-    ours = (*(f"{one}/" for one in PACKAGES), PLUGIN)
+    tracked = run("git", "ls-files", *PACKAGES, *MODULES, cwd=ROOT).splitlines()
+    ours = (*(f"{one}/" for one in PACKAGES), *MODULES)
     [info] = {name.partition("/")[0] for name in names if not name.startswith(ours)}
     assert {name for name in names if not name.startswith(info)} == {name for name in tracked if (ROOT / name).exists()}
     assert {f"{package}/py.typed" for package in PACKAGES} <= names
@@ -89,7 +90,7 @@ def test_the_same_sources_give_the_same_bytes(wheel: Path, tmp_path: Path) -> No
     """Also in a copy with other modes and times, as another checkout has them."""
     source = copy_sources(tmp_path)
     for path in source.rglob("*"):
-        path.chmod(0o777 if path.is_dir() else 0o664)
+        path.chmod(0o777 if os.access(path, os.X_OK) else 0o664)
     again = sorted(make(source, "packages").iterdir())
     former = sorted(wheel.parent.iterdir())
     assert [path.name for path in again] == [path.name for path in former]

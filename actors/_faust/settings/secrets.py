@@ -152,14 +152,14 @@ class Secrets:
 
     def read(self) -> None:
         """Read the settings, and the files that they name; `ConfigurationError` leaves what was read before."""
-        tokens = Tokens(*(given_secrets(self._app, name) for name in SETTINGS.values()))
+        tokens = Tokens(*(getattr(self._app.actor_options, name) for name in SETTINGS.values()))
         self._secret = _seeds(self._app, tokens)
         self.tokens.become(tokens)
 
     @property
     def files(self) -> list[Path]:
         """The files that the settings name."""
-        given = (given_secrets(self._app, name) for name in (*SETTINGS.values(), "worker_secret"))
+        given = (getattr(self._app.actor_options, name) for name in (*SETTINGS.values(), "worker_secret"))
         return [file for file in given if isinstance(file, Path)]
 
     @property
@@ -187,22 +187,13 @@ def _stretched(seed: bytes, salt: bytes) -> bytes:
     return hashlib.scrypt(seed, salt=salt, n=SCRYPT_COST, r=8, p=1, dklen=32)
 
 
-def given_secrets(app: Any, setting: str) -> Any:
-    """Return the value or path in a setting of secrets; as with Faust's settings, the environment goes first."""
-    if (file := app.conf.getenv(f"{setting}_file".upper())) is not None:
-        return Path(file)
-    if (values := app.conf.getenv(setting.upper())) is not None:
-        return values
-    return getattr(app.actor_options, setting)
-
-
 def _seeds(app: Any, tokens: Tokens) -> tuple[bytes, ...]:
     """Return the value of `worker_secret`; empty if it isn't set.
 
     Raises:
         ConfigurationError: it can't be used, or is one of the tokens.
     """
-    found = read_secrets(given_secrets(app, "worker_secret"), "worker_secret", LEAST_CHARACTERS)
+    found = read_secrets(app.actor_options.worker_secret, "worker_secret", LEAST_CHARACTERS)
     if any(tokens.find(secret) for secret in found):
         raise ConfigurationError("worker_secret is one of the tokens too, which others know: choose another one")
     return tuple(hmac.digest(secret.encode(), b"faust-actors seed", "sha256") for secret in found)

@@ -12,7 +12,7 @@ from typing import Any
 
 from yarl import URL
 
-from actors._faust.settings.sources import HIDDEN, OWN_VARIABLES, SECRETS, environment_prefix
+from actors._faust.settings.sources import HIDDEN, environment_prefix
 from actors._faust.settings.values import span_text
 from actors.declare.options import ActorOptions
 
@@ -47,7 +47,8 @@ def shown_settings(app: Any, *, datadir_option: bool = False) -> list[Shown]:
         datadir_option: whether the command line says where the data folder is.
     """
     fresh = app._load_settings()
-    rows = [_own(app, option.name) for option in fields(ActorOptions)]
+    names = (option.name for option in fields(ActorOptions))
+    rows = [_shown(name, getattr(app.actor_options, name), app.setting_origins.get(name, DEFAULT)) for name in names]
     rows += [
         _fausts(app, fresh, name, param)
         for name, param in app.Settings.SETTINGS.items()
@@ -58,36 +59,20 @@ def shown_settings(app: Any, *, datadir_option: bool = False) -> list[Shown]:
     return sorted(rows, key=lambda row: (row.source == DEFAULT, row.name.lower()))
 
 
-def _own(app: Any, name: str) -> Shown:
-    value, source = getattr(app.actor_options, name), app.setting_origins.get(name, DEFAULT)
-    if name in OWN_VARIABLES:
-        variables = [name.upper(), *([f"{name}_file".upper()] if name in SECRETS else [])]
-        for variable in variables:
-            if found := app.conf.getenv(variable):
-                value = Path(found) if variable.endswith("_FILE") else found
-                source = _variable(app, variable)
-    return Shown(name, _hidden(value) if name in HIDDEN else shown_value(value), source)
-
-
 def _fausts(app: Any, fresh: Any, name: str, param: Any) -> Shown:
     value, source = getattr(app.conf, name), app.setting_origins.get(name, DEFAULT)
     if param.env_name is not None and app.conf.getenv(param.env_name) is not None:
-        source = _variable(app, param.env_name)
+        source = f"{environment_prefix(app._default_options[1], os.environ)}{param.env_name} in the environment"
     if getattr(fresh, name) != value and name not in OF_THE_PROCESS:
         source = f"app.conf.{name} = …"
     if source == DEFAULT:
         value = NOT_FAUSTS.get(name, value)
-    return Shown(name, _hidden(value) if name in HIDDEN else shown_value(value), source)
+    return _shown(name, value, source)
 
 
-def _variable(app: Any, name: str) -> str:
-    return f"{environment_prefix(app._default_options[1], os.environ)}{name} in the environment"
-
-
-def _hidden(value: Any) -> Any:
-    if value is None or isinstance(value, Path):
-        return shown_value(value)
-    return HIDDEN_TEXT
+def _shown(name: str, value: Any, source: str) -> Shown:
+    is_hidden = name in HIDDEN and not (value is None or isinstance(value, Path))
+    return Shown(name, HIDDEN_TEXT if is_hidden else shown_value(value), source)
 
 
 def shown_value(value: Any) -> Any:

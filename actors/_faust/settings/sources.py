@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import Field, dataclass, fields
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ from faust.types.settings import params
 
 from actors._core.logs import text_of
 from actors._faust.settings.values import OWN, Read, of_faust, path
-from actors.declare.arguments import say_unknown
-from actors.declare.options import SECRETS as SECRETS
-from actors.declare.options import ActorOptions
+from actors.declare.arguments import check_span, say_unknown
+from actors.declare.options import FAUST_DEFAULTS, SECRETS, ActorOptions
 from actors.errors import ConfigurationError
 from stores._core.printable import one_line
 
@@ -33,8 +33,18 @@ OBJECT = "app.config_from_object(…)"
 """Settings that a file may have in their place: `query_tokens_file`."""
 HIDDEN = (*SECRETS, "broker_credentials")
 """Settings whose values are shown nowhere."""
-OWN_VARIABLES = ("state_snapshot", "missing_offset", "moved_offset", "lost_changelog", *SECRETS)
+OWN_VARIABLES = (*(one.name for one in fields(ActorOptions) if one.metadata.get("has_variable")), *SECRETS)
 """Settings that have a variable without `PREFIX` too, as those of Faust's do."""
+_FAUST_APP = ("monitor", "config_source", "loop", "beacon")
+"""What `faust.App` takes beside settings."""
+_OLD_FAUST_NAMES = (
+    "client_id",
+    "commit_interval",
+    "create_reply_topic",
+    "num_standby_replicas",
+    "default_partitions",
+    "replication_factor",
+)
 _SERVICE = re.compile(r"SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?")
 """Variables that Kubernetes sets where a service is called `faust-actors`."""
 SHOWN_CHARACTERS = 100
@@ -47,7 +57,7 @@ class Known:
     Attributes:
         name: the argument of `App`.
         read: how its value is read.
-        variable: the variable that it has without `PREFIX`; empty if there is none.
+        variable: the variable of Faust's that sets it too; empty if there is none.
     """
 
     name: str
@@ -63,10 +73,9 @@ def known_settings(faust_settings: Mapping[str, Any]) -> dict[str, Known]:
         if param.active and not param.deprecated
     }
     for option in fields(ActorOptions):
-        variable = option.name.upper() if option.name in OWN_VARIABLES else ""
-        found[option.name] = Known(option.name, OWN[str(option.type)], variable)
+        found[option.name] = Known(option.name, OWN[str(option.type)].read)
     for name in SECRETS:
-        found[f"{name}_file"] = Known(name, path, f"{name}_file".upper())
+        found[f"{name}_file"] = Known(name, path)
     return found
 
 
@@ -150,6 +159,14 @@ def _in_environment(
             yield f"{variable} in the environment", keys[variable], value
         elif not _SERVICE.fullmatch(variable.removeprefix(start + PREFIX)):
             raise ConfigurationError(f"environment: {say_unknown('setting', [variable], keys)}")
+    for name in OWN_VARIABLES:
+        # An empty secret is refused where it is read: it must not leave the worker open.
+        of_file = [f"{name}_file"] if name in SECRETS else []
+        for key in [*of_file, name]:
+            variable = f"{start}{key.upper()}"
+            if environment.get(variable) or (of_file and variable in environment):
+                yield f"{variable} in the environment", key, environment[variable]
+                break
 
 
 def _refuse_twice(
@@ -170,6 +187,49 @@ def _value(known: Known, key: str, given: Any, place: str) -> Any:
     except ValueError as error:
         shown = "…" if known.name in HIDDEN and known.name == key else one_line(repr(given), SHOWN_CHARACTERS)
         raise ConfigurationError(f"{place}: {key}={shown} can't be used: {error}") from error
+
+
+def split_options(
+    given: Mapping[str, Any], faust_names: Collection[str], origins: Mapping[str, str] | None = None
+) -> tuple[ActorOptions, dict[str, Any]]:
+    """Take ours out of the keyword arguments of `App`, and return what is left for Faust with our defaults.
+
+    `origins` has where settings come from that aren't arguments.
+
+    Raises:
+        ConfigurationError: one of them is unknown, or isn't what it has to be.
+    """
+    ours = {one.name: one for one in fields(ActorOptions)}
+    known = {*ours, *faust_names, *_FAUST_APP, *_OLD_FAUST_NAMES}
+    unknown = sorted(given.keys() - known)
+    if unknown:
+        raise ConfigurationError(f"{ARGUMENT}: {say_unknown('setting', unknown, known)}")
+    for name in ours.keys() & given.keys():
+        _check((origins or {}).get(name, ARGUMENT), ours[name], given[name])
+    options = ActorOptions(**{name: value for name, value in given.items() if name in ours})
+    return options, {**FAUST_DEFAULTS, **{name: value for name, value in given.items() if name not in ours}}
+
+
+def _check(place: str, option: Field[Any], value: Any) -> None:
+    """Refuse a value of another type, or one that is none of the choices, or too small.
+
+    Raises:
+        ConfigurationError: naming it.
+    """
+    name, kind, least = option.name, OWN[str(option.type)], int(option.metadata.get("is_positive", False))
+    if timedelta in kind.types:
+        check_span(place, name, value, may_be_zero=not least)
+        return
+    wrong = ""
+    if not isinstance(value, kind.types) or (isinstance(value, bool) and bool not in kind.types):
+        wrong = f"write {kind.words}"
+    elif value not in (choices := option.metadata.get("choices", (value,))):
+        wrong = f"write {' or '.join(map(str, filter(None, choices)))}"
+    elif isinstance(value, int) and value < least and bool not in kind.types:
+        wrong = f"it has to be {least} or more"
+    if wrong:
+        shown = "…" if name in SECRETS else repr(value)
+        raise ConfigurationError(f"{place}: {name}={shown} can't be used: {wrong}")
 
 
 def unusable(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, NamedTuple
 
 from faust.types import ProcessingGuarantee
 from faust.types.settings import params
@@ -143,19 +145,28 @@ def _unwritten(_: Any) -> Any:
     raise ValueError("it can't be written as text: give it as an argument of App(…)")
 
 
-OWN: Mapping[str, Read] = {
-    "bool": boolean,
-    "int": integer,
-    "int | None": integer,
-    "timedelta": span,
-    "str": text,
-    "str | None": text,
-    "Path | str | None": text,
-    "Sequence[str]": texts,
-    "Mapping[str, str]": text_mapping,
+class Kind(NamedTuple):
+    """How a setting of `ActorOptions` is read that is written as text, and the types of its arguments, in words too."""
+
+    read: Read
+    types: tuple[Any, ...]
+    words: str
+
+
+_TEXTS = (str, Path, Sequence, Set, NoneType)
+OWN = {
+    "bool": Kind(boolean, (bool,), "True or False"),
+    "int": Kind(integer, (int,), "a whole number"),
+    "int | None": Kind(integer, (int, NoneType), "a whole number"),
+    "timedelta": Kind(span, (timedelta,), "a timedelta"),
+    "str": Kind(text, (str,), "a text"),
+    "str | None": Kind(text, (str, NoneType), "a text"),
+    "Path | str | None": Kind(text, (str, os.PathLike, NoneType), "a path"),
+    "Sequence[str]": Kind(texts, _TEXTS, "a list of texts"),
+    "Mapping[str, str]": Kind(text_mapping, (Mapping,), "a mapping of texts, as {'orders': 'shop-orders'}"),
     # Of secrets: several in one text have commas between them.
-    "Sequence[str] | Path | None": text,
-    "str | Path | Sequence[str] | None": text,
+    "Sequence[str] | Path | None": Kind(text, _TEXTS, "a list of texts, or the Path of a file"),
+    "str | Path | Sequence[str] | None": Kind(text, _TEXTS, "a text, a list of texts, or the Path of a file"),
 }
 """By the annotation of a field of `ActorOptions`."""
 

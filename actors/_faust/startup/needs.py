@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from actors._core.logs import escaping
 from actors._faust.inputs import REPARTITION_CONFIG, repartitions
 from actors._kafka.admin.broker_time import BROKER_TIME_CONFIG
-from actors._kafka.admin.control import ControlPlane
+from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.grants import allows, missing_permissions
 from actors._kafka.admin.topics import Topics
 from actors._kafka.permissions import PRINCIPAL, Operation, Permission, Resource, acl_commands, on_topic
@@ -45,6 +45,8 @@ class TopicNeed:
         operations: what the workers' user has to be allowed to do with it.
         partitions: how many it has; None where that is up to the operator, or as many as `like` has.
         like: the topic that has as many partitions; "" where it is free.
+        kept_like: a changelog that goes before `like` once it is there: state keeps its partitions, and the source of a
+            repartition topic may have got more.
         config: the settings that it is made with.
         is_made: whether a worker makes it if it is missing.
         is_output: whether it is declared, and nothing else is known of its use.
@@ -58,6 +60,7 @@ class TopicNeed:
     operations: frozenset[Operation]
     partitions: int | None = None
     like: str = ""
+    kept_like: str = ""
     config: Mapping[str, str] = field(default_factory=dict)
     is_made: bool = False
     is_output: bool = False
@@ -85,8 +88,10 @@ def topic_needs(setup: Setup) -> list[TopicNeed]:
         for name in definition.topic_names:
             has_timers = definition.timers is not None
             needs.add(name, f"input of actor {definition.name}", _READ, _CONFIGS, has_timers=has_timers)
+    owners = {made: actor for actor in setup.app.actors.values() for made in actor.sources}
     for name, like in repartitions(setup.app).items():
-        made = {"like": like, "config": REPARTITION_CONFIG, "is_made": True}
+        kept = [setup.changelog_topic(store.name) for store in owners[name].stores[:1]]
+        made = {"like": like, "kept_like": "".join(kept), "config": REPARTITION_CONFIG, "is_made": True}
         needs.add(name, "records by their new key", _WRITE, Operation.DELETE, **made)
     _add_own(setup, needs)
     _add_declared(setup, needs)
@@ -142,14 +147,29 @@ def _add_declared(setup: Setup, needs: _Needs) -> None:
             needs.add(name, "output", _CONFIGS)
 
 
-def counts(needs: Iterable[TopicNeed], free: int = GIVEN_PARTITIONS) -> dict[str, int]:
-    """Return how many partitions each topic has, where those that are free have so many."""
-    known = {need.name: need for need in needs}
+def counts(
+    needs: Iterable[TopicNeed], free: int = GIVEN_PARTITIONS, existing: Mapping[str, TopicInfo] | None = None
+) -> dict[str, int]:
+    """Return how many partitions each topic is made with, where those that are free have so many."""
+    known, found = {need.name: need for need in needs}, existing or {}
 
     def count(need: TopicNeed) -> int:
-        return need.partitions or (count(known[need.like]) if need.like in known else free)
+        like = next((topic for topic in (need.kept_like, need.like) if topic in found), "")
+        if need.partitions or like:
+            return need.partitions or found[like].partitions
+        return count(known[need.like]) if need.like in known else free
 
     return {name: count(need) for name, need in known.items()}
+
+
+async def ensure_repartitions(
+    topics: Topics, needs: Iterable[TopicNeed], replication_factor: int
+) -> dict[str, TopicInfo]:
+    """Make the missing repartition topics whose sources are there, and return all."""
+    made = [need for need in needs if need.config is REPARTITION_CONFIG]
+    found = await topics.existing({topic for need in made for topic in (need.like, need.kept_like) if topic})
+    wanted = counts((need for need in made if need.like in found), existing=found)
+    return await topics.ensure_plain(wanted, replication_factor, REPARTITION_CONFIG)
 
 
 def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:

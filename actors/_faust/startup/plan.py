@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from actors._core.shapes import Shape, misfits
-from actors._faust.inputs import repartitions
-from actors._faust.startup.needs import FAUSTS, GIVEN_PARTITIONS, TopicNeed, topic_needs
+from actors._faust.startup.needs import FAUSTS, GIVEN_PARTITIONS, TopicNeed, counts, topic_needs
 from actors._faust.startup.programs import windows_of
 from actors._faust.startup.registry import StoreFacts, StoreRegistry
-from actors._faust.startup.topic_settings import command, misshapen
+from actors._faust.startup.topic_settings import POLICY, command, misshapen
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, NoOwners, StoreRecord
 from actors._kafka.admin.topics import Topics
@@ -39,7 +38,6 @@ class Action(enum.Enum):
     REFUSE = "refuse"
 
 
-_POLICY = "cleanup.policy"
 _SIGNS = {Action.CREATE: "+", Action.ADD: "+", Action.REMOVE: "-", Action.REFUSE: "!"}
 
 
@@ -116,7 +114,7 @@ def _was_deleted(setup: Setup, topic: str, known: Mapping[str, StoreRecord]) -> 
 def _created(
     setup: Setup, need: TopicNeed, needs: Sequence[TopicNeed], found: Mapping[str, TopicInfo], free: int
 ) -> Change:
-    partitions = _count(setup, need, {one.name: one for one in needs}, found, free)
+    partitions = counts(needs, free, found)[need.name]
     settings = " ".join(f"{key}={value}" for key, value in need.config.items())
     is_workers = need.is_made and setup.app.actor_options.create_topics
     return Change(
@@ -130,37 +128,17 @@ def _created(
     )
 
 
-def _count(
-    setup: Setup, need: TopicNeed, needs: Mapping[str, TopicNeed], found: Mapping[str, TopicInfo], free: int
-) -> int:
-    """Return how many partitions a new topic gets, as a worker would make it."""
-    like = need.like
-    if need.name in repartitions(setup.app):
-        # State that is there keeps its partitions, though the source may have got more.
-        kept = [
-            setup.changelog_topic(one.stores[0].name)
-            for one in setup.app.actors.values()
-            if need.name in one.sources and one.stores
-        ]
-        like = next((topic for topic in kept if topic in found), like)
-    if need.partitions:
-        return need.partitions
-    if like in found:
-        return found[like].partitions
-    return _count(setup, needs[like], needs, found, free) if like in needs else free
-
-
 def _settings(
     setup: Setup, need: TopicNeed, found: Mapping[str, TopicInfo], config: Mapping[str, str]
 ) -> Iterator[Change]:
-    policy, wanted = config.get(_POLICY, ""), need.config.get(_POLICY)
-    is_other = wanted is not None and sorted(policy.split(",")) != sorted(wanted.split(","))
-    for one in misshapen(need, found, policy if is_other or wanted is None else wanted) if need.keeps else ():
-        remedy = "The documentation's page 'Operations' has the choices, at 'The worker doesn't start'"
-        yield Change(action=Action.REFUSE, kind="topic", name=need.name, text=f"{one.what}: {one.why}", remedy=remedy)
-    differing = {key: value for key, value in need.config.items() if key != _POLICY and config.get(key) != value}
-    if is_other and wanted is not None and not need.keeps:
-        differing[_POLICY] = wanted
+    faults = misshapen(need, found, config)
+    for fault in faults if need.keeps else ():
+        text = f"{fault.what}: {fault.why}"
+        yield Change(action=Action.REFUSE, kind="topic", name=need.name, text=text, remedy=fault.remedy)
+    is_other = bool(faults) and not need.keeps
+    differing = {
+        key: value for key, value in need.config.items() if (is_other if key == POLICY else config.get(key) != value)
+    }
     if differing:
         change = ",".join(f"{key}=[{value}]" if "," in value else f"{key}={value}" for key, value in differing.items())
         yield Change(

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from actors._core.logs import escaping
 from actors._faust.inputs import REPARTITION_CONFIG
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 logger = escaping(logging.getLogger(__name__))
 
+IN_SYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
+LAG, LARGEST, POLICY = "max.compaction.lag.ms", "max.message.bytes", "cleanup.policy"
+MISSING = "it is missing"
+CHOICES = "The documentation's page 'Operations' has the choices, at 'The worker doesn't start'"
 LEAST_RECORD_BYTES = 64 * 1024
 """The room for a slice of 48 KiB with its headers and key."""
 
@@ -40,6 +44,7 @@ class Finding:
         what: the setting, as it is.
         why: what follows from it.
         change: what `--add-config` of `kafka-configs.sh` repairs it with; "" where another tool is needed.
+        remedy: what to do where that is no command.
         is_error: whether the worker can't run with it.
     """
 
@@ -47,7 +52,74 @@ class Finding:
     what: str
     why: str
     change: str = ""
+    remedy: str = ""
     is_error: bool = False
+
+
+class Rule(NamedTuple):
+    """A row of the table of what settings have to be, for one topic.
+
+    Attributes:
+        is_broken: whether the topic breaks the rule.
+        setting: the setting's name; "" where no setting repairs it.
+        wanted: the value that repairs it.
+        why: what follows from it.
+        is_error: whether the worker can't run with it.
+        more: what is said behind the setting and its value.
+    """
+
+    is_broken: bool
+    setting: str
+    wanted: object
+    why: str
+    is_error: bool = False
+    more: str = ""
+
+
+def rules(
+    need: TopicNeed, config: Mapping[str, str], *, replicas: int, brokers: int, bytes_: int, lag_ms: int, is_table: bool
+) -> Iterator[Rule]:
+    """Return the rules for a topic that is there.
+
+    Args:
+        need: what the app needs it for.
+        config: its settings.
+        replicas: how many it has; 0 if that is unknown.
+        brokers: how many brokers there are.
+        bytes_: the size of the largest record that the app may write there.
+        lag_ms: `changelog_max_compaction_lag`.
+        is_table: whether a table reads it.
+    """
+    in_sync, policy = int(config.get(IN_SYNC, 1)), config.get(POLICY, "")
+    stamps = config.get(BROKER_TIME) == "LogAppendTime"
+    # Others may write an input without waiting for all replicas.
+    stops, more = Operation.WRITE in need.operations, f" and {replicas} replicas"
+    yield Rule(in_sync > replicas > 0, IN_SYNC, max(1, replicas - 1), "no write is ever acknowledged", stops, more)
+    yield Rule(replicas == 1 < brokers, "", "", "what its broker loses is lost", more="one replica")
+    why = "a commit that only one broker has is lost with that broker"
+    yield Rule(in_sync == 1 < replicas, IN_SYNC, 2, why)
+    why = "a replica that lacks committed records may become the leader, and they are lost"
+    yield Rule(config.get(UNCLEAN) == "true" and replicas > 1, UNCLEAN, "false", why)
+    why = "timers with stream_time=True would use the time at which records were appended, not their own"
+    yield Rule(need.has_timers and stamps, BROKER_TIME, "CreateTime", why)
+    if need.keeps:
+        why = f"what the app may write can be larger, up to {bytes_} bytes: it would stop the partition"
+        yield Rule(int(config[LARGEST]) < bytes_, LARGEST, bytes_, why)
+        why = f"overwritten and deleted values stay readable longer than changelog_max_compaction_lag={lag_ms} ms"
+        yield Rule(int(config.get(LAG, lag_ms)) > lag_ms, LAG, lag_ms, why)
+    why = "an app that begins to read it as a table lacks the rows whose records the broker has deleted by then"
+    yield Rule(is_table and "compact" not in policy, POLICY, "compact", why)
+    if need.config is not REPARTITION_CONFIG:
+        return
+    why = "records that aren't handled yet would be lost to later ones of their key"
+    yield Rule("compact" in policy, POLICY, "delete", why, is_error=True)
+    yield Rule(stamps, BROKER_TIME, "CreateTime", "records lose their timestamps on the way to their actor")
+    why = "records that aren't handled by then are lost, and workers delete those that are"
+    for limit in ("retention.ms", "retention.bytes"):
+        yield Rule(config.get(limit, "-1") != "-1", limit, -1, why)
+    why = "a record whose time is further from the broker's clock would stop the partition that forwards it"
+    for limit, wanted in ANY_TIME.items():
+        yield Rule(config.get(limit, wanted) != wanted, limit, wanted, why)
 
 
 def findings(
@@ -59,125 +131,34 @@ def findings(
     broker_count: int,
 ) -> list[Finding]:
     """Look at the topics that there are."""
-    largest = {name: int(config["max.message.bytes"]) for name, config in configs.items()}
+    largest = {name: int(config[LARGEST]) for name, config in configs.items()}
     tables = {table.topic_name for definition in setup.app.actors.values() for table in definition.tables}
-    seen: list[Finding] = []
-    for need in needs:
-        if need.name in found and need.name in configs:
-            config = configs[need.name]
-            seen += _replication(need, found[need.name].replicas, config, broker_count)
-            seen += _records(need, config, largest.get(need.like, 0))
-            if need.keeps:
-                seen += _compaction(setup, need.name, config)
-            if need.name in tables:
-                seen += _table(need.name, config)
-            if need.config is REPARTITION_CONFIG:
-                seen += _repartition(need.name, config)
-    return seen
-
-
-def _replication(need: TopicNeed, replicas: int, config: Mapping[str, str], broker_count: int) -> Iterator[Finding]:
-    topic = need.name
-    in_sync = int(config.get("min.insync.replicas", 1))
-    if in_sync > replicas > 0:
-        yield Finding(
-            topic=topic,
-            what=f"min.insync.replicas={in_sync} and {replicas} replicas",
-            why="no write is ever acknowledged",
-            change=f"min.insync.replicas={max(1, replicas - 1)}",
-            # Others may write an input without waiting for all replicas.
-            is_error=Operation.WRITE in need.operations,
-        )
-    if replicas == 1 and broker_count > 1:
-        yield Finding(topic=topic, what="one replica", why="what its broker loses is lost")
-    if in_sync == 1 and replicas > 1:
-        yield Finding(
-            topic=topic,
-            what="min.insync.replicas=1",
-            why="a commit that only one broker has is lost with that broker",
-            change="min.insync.replicas=2",
-        )
-    if config.get("unclean.leader.election.enable") == "true" and replicas > 1:
-        yield Finding(
-            topic=topic,
-            what="unclean.leader.election.enable=true",
-            why="a replica that lacks committed records may become the leader, and they are lost",
-            change="unclean.leader.election.enable=false",
-        )
-
-
-def _records(need: TopicNeed, config: Mapping[str, str], input_bytes: int) -> Iterator[Finding]:
-    if need.has_timers and config.get(BROKER_TIME) == "LogAppendTime":
-        yield Finding(
+    return [
+        Finding(
             topic=need.name,
-            what=f"{BROKER_TIME}=LogAppendTime",
-            why="timers with stream_time=True would use the time at which records were appended, not their own",
-            change=f"{BROKER_TIME}=CreateTime",
+            what=f"{rule.setting and f'{rule.setting}={configs[need.name].get(rule.setting, 1)}'}{rule.more}",
+            why=rule.why,
+            change=rule.setting and f"{rule.setting}={rule.wanted}",
+            is_error=rule.is_error,
         )
-    largest = int(config["max.message.bytes"])
-    wanted = max(LEAST_RECORD_BYTES, input_bytes)
-    if need.keeps and largest < wanted:
-        yield Finding(
-            topic=need.name,
-            what=f"max.message.bytes={largest}",
-            why=f"what the app may write can be larger, up to {wanted} bytes: it would stop the partition",
-            change=f"max.message.bytes={wanted}",
+        for need in needs
+        if need.name in found and need.name in configs
+        for rule in rules(
+            need,
+            configs[need.name],
+            replicas=found[need.name].replicas,
+            brokers=broker_count,
+            bytes_=max(LEAST_RECORD_BYTES, largest.get(need.like, 0)),
+            lag_ms=milliseconds(setup.app.actor_options.changelog_max_compaction_lag),
+            is_table=need.name in tables,
         )
+        if rule.is_broken
+    ]
 
 
-def _compaction(setup: Setup, topic: str, config: Mapping[str, str]) -> Iterator[Finding]:
-    wanted_ms, lag_ms = milliseconds(setup.app.actor_options.changelog_max_compaction_lag), "max.compaction.lag.ms"
-    if int(config.get(lag_ms, wanted_ms)) > wanted_ms:
-        yield Finding(
-            topic=topic,
-            what=f"{lag_ms}={config[lag_ms]}",
-            why=f"overwritten and deleted values stay readable longer than changelog_max_compaction_lag={wanted_ms} ms",
-            change=f"{lag_ms}={wanted_ms}",
-        )
-
-
-def _table(topic: str, config: Mapping[str, str]) -> Iterator[Finding]:
-    if "compact" not in config["cleanup.policy"]:
-        yield Finding(
-            topic=topic,
-            what=f"cleanup.policy={config['cleanup.policy']}",
-            why="an app that begins to read it as a table lacks the rows whose records the broker has deleted by then",
-            change="cleanup.policy=compact",
-        )
-
-
-def _repartition(topic: str, config: Mapping[str, str]) -> Iterator[Finding]:
-    if "compact" in config["cleanup.policy"]:
-        yield Finding(
-            topic=topic,
-            what=f"cleanup.policy={config['cleanup.policy']}",
-            why="records that aren't handled yet would be lost to later ones of their key",
-            change="cleanup.policy=delete",
-            is_error=True,
-        )
-    if config.get(BROKER_TIME) == "LogAppendTime":
-        yield Finding(
-            topic=topic,
-            what=f"{BROKER_TIME}=LogAppendTime",
-            why="records lose their timestamps on the way to their actor",
-            change=f"{BROKER_TIME}=CreateTime",
-        )
-    for limit in ("retention.ms", "retention.bytes"):
-        if config.get(limit, "-1") != "-1":
-            yield Finding(
-                topic=topic,
-                what=f"{limit}={config[limit]}",
-                why="records that aren't handled by then are lost, and workers delete those that are",
-                change=f"{limit}=-1",
-            )
-    for limit, wanted in ANY_TIME.items():
-        if config.get(limit, wanted) != wanted:
-            yield Finding(
-                topic=topic,
-                what=f"{limit}={config[limit]}",
-                why="a record whose time is further from the broker's clock would stop the partition that forwards it",
-                change=f"{limit}={wanted}",
-            )
+def repair(bootstrap: str, finding: Finding) -> str:
+    """Return what to do about a finding."""
+    return finding.remedy or command(bootstrap, finding.change, [finding.topic])
 
 
 def command(bootstrap: str, change: str, topics: Sequence[str]) -> str:
@@ -195,12 +176,15 @@ def command(bootstrap: str, change: str, topics: Sequence[str]) -> str:
 
 def told(bootstrap: str, seen: Iterable[Finding]) -> list[tuple[str, str]]:
     """Return a text for each kind of finding, with the topics that have it, and the command that repairs it."""
-    kinds: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    kinds: dict[Finding, list[str]] = defaultdict(list)
     for one in seen:
-        kinds[one.what, one.why, one.change].append(one.topic)
+        kinds[replace(one, topic="")].append(one.topic)
     return [
-        (f"topic{'s' * (len(topics) > 1)} {', '.join(topics)}: {what}: {why}", command(bootstrap, change, topics))
-        for (what, why, change), topics in kinds.items()
+        (
+            f"topic{'s' * (len(topics) > 1)} {', '.join(topics)}: {kind.what}: {kind.why}",
+            kind.remedy or command(bootstrap, kind.change, topics),
+        )
+        for kind, topics in kinds.items()
     ]
 
 
@@ -221,8 +205,8 @@ async def check_topic_settings(setup: Setup, topics: Topics, needs: Sequence[Top
         raise ConfigurationError("; ".join(f"{line}. {repair}" for line, repair in told(bootstrap, errors)))
 
 
-async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Finding], list[Finding]]:
-    """Return the topics that are missing or have another shape, and the findings about their settings.
+async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> list[Finding]:
+    """Return the findings about topics: first those that are missing or have another shape, then their settings.
 
     Raises:
         BrokerUnavailableError: no broker answers.
@@ -232,28 +216,24 @@ async def compare(setup: Setup, needs: Sequence[TopicNeed]) -> tuple[list[Findin
         found = await asked.existing(need.name for need in needs)
         configs = await asked.configs(found)
         seen = findings(setup, needs, found, configs, broker_count=control.broker_count)
-    wrong = [_wrong(need, "it is missing", "; ".join(need.roles)) for need in needs if need.name not in found]
+    wrong = []
     for need in needs:
         if need.name in found:
-            wrong += misshapen(need, found, configs[need.name].get("cleanup.policy", ""))
-    return wrong, seen
+            wrong += misshapen(need, found, configs[need.name])
+        else:
+            why, remedy = "; ".join(need.roles), "`faust -A APP topics create` makes it"
+            wrong.append(Finding(topic=need.name, what=MISSING, why=why, remedy=remedy, is_error=True))
+    return [*wrong, *seen]
 
 
-def misshapen(need: TopicNeed, found: Mapping[str, TopicInfo], policy: str) -> list[Finding]:
+def misshapen(need: TopicNeed, found: Mapping[str, TopicInfo], config: Mapping[str, str]) -> list[Finding]:
     """Return an existing topic's faults: in its number of partitions and its cleanup policy."""
-    wrong = []
-    count, like = found[need.name].partitions, found.get(need.like)
-    wanted = need.partitions if like is None else like.partitions
-    if need.keeps and wanted is not None and count != wanted:
-        wrong.append(
-            _wrong(
-                need, f"{counted(count, 'partition')}, and not {wanted}", "keys would be looked for in the wrong one"
-            )
-        )
-    if need.config.get("cleanup.policy", policy) != policy:
-        wrong.append(_wrong(need, f"cleanup.policy={policy}", "state would be deleted; it has to be compact"))
-    return wrong
-
-
-def _wrong(need: TopicNeed, what: str, why: str) -> Finding:
-    return Finding(topic=need.name, what=what, why=why, is_error=True)
+    count, like, policy = found[need.name].partitions, found.get(need.like), config.get(POLICY, "")
+    partitions = need.partitions if like is None else like.partitions
+    faults = []
+    if need.keeps and partitions is not None and count != partitions:
+        what = f"{counted(count, 'partition')}, and not {partitions}"
+        faults.append((what, "keys would be looked for in the wrong one"))
+    if sorted(need.config.get(POLICY, policy).split(",")) != sorted(policy.split(",")):
+        faults.append((f"{POLICY}={policy}", f"state would be deleted; it has to be {need.config[POLICY]}"))
+    return [Finding(topic=need.name, what=what, why=why, remedy=CHOICES, is_error=True) for what, why in faults]

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self, TypeVar
 
-from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.client import CoordinationType
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
@@ -18,6 +18,7 @@ from aiokafka.errors import (
     for_code,
 )
 
+from actors._kafka.client import Client, check_installed
 from actors._kafka.connection import Connection, words_of
 from actors._kafka.permissions import lacking
 from actors._kafka.reaching import reaching
@@ -33,7 +34,7 @@ RETRY_S = 0.05
 class BrokerClient:
     """A connection that belongs to no consumer and no producer. Made by `open`."""
 
-    def __init__(self, client: AIOKafkaClient, group: str, connection: Connection) -> None:
+    def __init__(self, client: Client, group: str, connection: Connection) -> None:
         self._client = client
         self._group = group
         self.connection = connection
@@ -46,9 +47,10 @@ class BrokerClient:
         Raises:
             BrokerRefusedError: the password isn't taken, or the broker's certificate isn't trusted.
             BrokerUnavailableError: no broker of the list answers.
+            ConfigurationError: the installed aiokafka can't be used.
         """
-        client = AIOKafkaClient(**connection.arguments("control"))
-        connection.outages.watch(client)
+        check_installed()
+        client = Client.of(connection, "control")
         try:
             async with reaching(connection):
                 await client.bootstrap()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from actors._kafka.connection import Connection, producing
+from actors._kafka.client import producing
+from actors._kafka.connection import Connection
 from actors.errors import ConfigurationError
 
 BROKER_TIME = "message.timestamp.type"

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from aiokafka.client import AIOKafkaClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import (
     IllegalGenerationError,
@@ -33,6 +32,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from actors._core.group.members import decode_member_data, left_open
 from actors._core.task.takeover import LogBounds
 from actors._kafka.admin.asking import BrokerClient, SharedRead
+from actors._kafka.client import Client
 from actors._kafka.codes import FENCED_INSTANCE_ID, UNSTABLE_OFFSET_COMMIT
 from actors._kafka.connection import Connection
 from actors._kafka.permissions import UNAUTHORIZED
@@ -70,7 +70,7 @@ class TopicInfo:
 class ControlPlane(BrokerClient):
     """Asks the cluster. One per worker; made by `open`."""
 
-    def __init__(self, client: AIOKafkaClient, group: str, connection: Connection) -> None:
+    def __init__(self, client: Client, group: str, connection: Connection) -> None:
         super().__init__(client, group, connection)
         self._named: set[str] = set()
         self._identities: dict[str, TopicIdentity] = {}
@@ -341,7 +341,7 @@ class ControlPlane(BrokerClient):
     async def _ends(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition in wanted:
-            await self._client._wait_on_metadata(partition.topic)
+            await self._client.partitions_of(partition.topic)
             leader = self._client.cluster.leader_for_partition(partition)
             if leader is None or leader == -1:
                 raise await self._stale(f"{partition} has no leader")
@@ -396,7 +396,7 @@ class ControlPlane(BrokerClient):
 
     async def _offset(self, partition: TopicPartition, timestamp: int, isolation: int = _READ_UNCOMMITTED) -> int:
         async def ask() -> int:
-            await self._client._wait_on_metadata(partition.topic)
+            await self._client.partitions_of(partition.topic)
             leader = self._client.cluster.leader_for_partition(partition)
             if leader is None or leader == -1:
                 raise await self._stale(f"{partition} has no leader")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import NoError, for_code
 
+from actors._kafka.client import Admin
 from actors._kafka.connection import Connection, broker_errors
 
 
@@ -14,8 +14,7 @@ async def member_count(connection: Connection, group: str) -> int:
     Raises:
         BrokerUnavailableError: the group's coordinator doesn't answer.
     """
-    admin = AIOKafkaAdminClient(**connection.arguments("groups"))
-    connection.outages.watch(admin._client)
+    admin = Admin(connection, "groups")
     try:
         with broker_errors(f"reading the members of group {group}", connection):
             await admin.start()

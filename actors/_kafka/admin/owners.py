@@ -20,7 +20,8 @@ from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors._core.task.pauses import PREFIXES, Pause, Pauses, Release, pause_key, release_key
 from actors._kafka.admin.asking import SharedRead
-from actors._kafka.connection import Connection, producing
+from actors._kafka.client import producing
+from actors._kafka.connection import Connection
 from actors.errors import UnreadableLogError, show_bytes
 from actors.ports import LogRecord, Logs, Output, OwnerRecord, TopicPartition
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin import NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
@@ -21,6 +21,7 @@ from aiokafka.errors import (
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.admin.control import ControlPlane, TopicInfo
+from actors._kafka.client import Admin
 from actors._kafka.connection import Connection, broker_errors, words_of
 from actors.errors import BrokerUnavailableError, ConfigurationError
 from actors.ports import TopicPartition
@@ -197,8 +198,8 @@ class Topics:
     async def broker_settings(self) -> dict[str, str]:
         """Return the settings of one of the brokers; {} where this user may not look at them."""
 
-        async def ask(admin: AIOKafkaAdminClient) -> Any:
-            node = admin._client.get_random_node()
+        async def ask(admin: Admin) -> Any:
+            node = admin.client.get_random_node()
             return await admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, str(node))])
 
         found: dict[str, str] = {}
@@ -224,7 +225,7 @@ class Topics:
         """
         wanted = {KafkaPartition(*source): RecordsToDelete(offset) for source, offset in offsets.items()}
 
-        async def delete(admin: AIOKafkaAdminClient) -> None:
+        async def delete(admin: Admin) -> None:
             try:
                 await admin.delete_records(wanted)
             except KafkaError as error:
@@ -255,15 +256,13 @@ class Topics:
             elif code and error is not TopicAlreadyExistsError:
                 raise ConfigurationError(f"topic {name} can't be made: {error.__name__}: {' '.join(map(str, message))}")
 
-    async def _administer(self, what: str, call: Callable[[AIOKafkaAdminClient], Awaitable[Any]]) -> Any:
+    async def _administer(self, what: str, call: Callable[[Admin], Awaitable[Any]]) -> Any:
         """Make an admin call, again on a new connection while a broker is away: other brokers may answer."""
         deadline_s = asyncio.get_running_loop().time() + ADMIN_S
         while True:
             try:
                 with broker_errors(what, self._connection):
-                    arguments = {**self._connection.arguments("admin"), "request_timeout_ms": ADMIN_MS}
-                    admin = AIOKafkaAdminClient(**arguments)
-                    self._connection.outages.watch(admin._client)
+                    admin = Admin(self._connection, "admin", request_timeout_ms=ADMIN_MS)
                     try:
                         await admin.start()
                         return await call(admin)

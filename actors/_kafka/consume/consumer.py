@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka import ConsumerRebalanceListener
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     KafkaError,
@@ -31,19 +31,11 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.logs import Reminders, escaping
 from actors._core.task.topic_ids import show_id
+from actors._kafka.client import Consumer
 from actors._kafka.connection import Connection, broker_errors, words_of
-from actors._kafka.consume.assignor import ActorAssignor
+from actors._kafka.consume.assignor import ActorAssignor, readable, readable_assignment
 from actors._kafka.consume.fetching import FetchesById
-from actors._kafka.consume.membership import (
-    GroupSettings,
-    forgotten_static,
-    has_ended,
-    keep_assignment,
-    know_fencing,
-    prepare_join,
-    stop_joining,
-)
-from actors._kafka.consume.records import RAW, fetched
+from actors._kafka.consume.membership import Fencing, GroupSettings, forgotten_static
 from actors._kafka.consume.silence import Silence
 from actors._kafka.permissions import READ, lacking
 from actors.errors import BrokerUnavailableError
@@ -73,7 +65,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def __init__(
         self,
-        consumer: AIOKafkaConsumer,
+        consumer: Consumer,
         settings: GroupSettings,
         assignor: ActorAssignor,
         events: SourceEvents,
@@ -88,8 +80,10 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         self._principal = ""
         self._reminders = Reminders(REMIND_S)
         self._retry_at_s = float("-inf")
-        self._fetches = FetchesById(consumer._client, self._recreated)
+        self._has_joined = False
+        self._fetches = FetchesById(self._recreated)
         self.silence = Silence()
+        consumer.client.hooks = (self.silence, Fencing(), self._fetches)
 
     @classmethod
     async def open(
@@ -105,12 +99,12 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         Raises:
             BrokerUnavailableError: no broker answers.
         """
-        consumer = AIOKafkaConsumer(
-            **connection.arguments("actors"),
+        consumer = Consumer(
+            connection,
+            "actors",
             group_id=settings.group,
             group_instance_id=settings.instance_id,
             auto_offset_reset="none",
-            enable_auto_commit=False,
             isolation_level="read_committed",
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_interval_ms,
@@ -120,11 +114,9 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             max_partition_fetch_bytes=settings.fetch_bytes,
             max_poll_records=settings.max_poll_records or POLL_RECORDS,
             partition_assignment_strategy=(assignor,),
-            key_deserializer=RAW,
         )
-        connection.outages.watch(consumer._client)
-        assignor.generation = lambda: _generation(consumer)
         source = cls(consumer, settings, assignor, events)
+        assignor.generation = lambda: source.identity().generation
         assignor.joins = source._joins
         source._principal = connection.principal
         try:
@@ -134,13 +126,12 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         except BaseException:
             await source.close()
             raise
-        source.silence.watch(consumer._client, consumer._coordinator)
         return source
 
     def identity(self) -> Identity:
-        """Return the current member id and generation."""
-        coordinator = self._consumer._coordinator
-        return Identity(coordinator.member_id, coordinator.generation)
+        """Return the current member id and generation, -1 before the first join."""
+        coordinator = self._consumer.coordinator
+        return Identity("", -1) if coordinator is None else Identity(coordinator.member_id, coordinator.generation)
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[KafkaPartition, Sequence[Any]]:
         """Return records of the wanted partitions, after `timeout_s` at the latest, or later while a rebalance runs."""
@@ -148,7 +139,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             try:
                 if not self._is_denied:
                     partitions = (KafkaPartition(*source) for source in wanted)
-                    return await fetched(self._consumer, *partitions, timeout_s=timeout_s)
+                    return await self._consumer.fetched(*partitions, timeout_s=timeout_s)
             except OffsetOutOfRangeError as error:
                 for partition, offset in error.args[0].items():
                     self._events.lost(TopicPartition(*partition), f"the input doesn't have offset {offset} any more")
@@ -168,7 +159,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         if self._is_denied:
             return
         with self._membership_errors():
-            self._consumer._coordinator.check_errors()
+            self._consumer.coordinator.check_errors()
 
     @property
     def _is_denied(self) -> bool:
@@ -199,19 +190,15 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
 
         The coordination resumes by itself once its error was taken out.
         """
-        coordinator, now_s = self._consumer._coordinator, time.monotonic()
+        now_s = time.monotonic()
         self._retry_at_s = now_s + DENIED_RETRY_S
         if self._reminders.is_due(now_s):
-            logger.warning("%s; it is tried again", lacking(error, self._principal, name=coordinator.group_id))
-        if has_ended(coordinator._heartbeat_task):
-            coordinator._heartbeat_task = None
-            coordinator._start_heartbeat_task()
+            logger.warning("%s; it is tried again", lacking(error, self._principal, name=self._settings.group))
+        self._consumer.resume_heartbeats()
 
     def position(self, source: TopicPartition) -> int | None:
         """Return the offset that is fetched next, None if it is unknown; of a partition that leaves, the last one."""
-        assignment = self._consumer._subscription.subscription.assignment
-        state = None if assignment is None else assignment.state_value(KafkaPartition(*source))
-        return None if state is None else int(state.position)
+        return self._consumer.next_offset(KafkaPartition(*source))
 
     def end_offset(self, source: TopicPartition) -> int | None:
         """Return the high watermark that came with the last fetch of the partition, None if none came."""
@@ -233,18 +220,14 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         """Deliver records from `offset` on, of the topic with this id."""
         partition = KafkaPartition(*source)
         if partition in self._consumer.assignment():
-            self._consumer._subscription.subscription.assignment.state_value(partition).lso = None
-            if self._fetches.set_id(partition, topic_id):
-                # Records that were fetched of another topic may have the same offset.
-                self._consumer._fetcher._records.pop(partition, None)
-            self._consumer.seek(partition, offset)
+            is_other_topic = self._fetches.set_id(partition, topic_id)
             self.silence.forget(source)
-            self._consumer.resume(partition)
+            self._consumer.start_from(partition, offset, is_other_topic=is_other_topic)
             self._events.room()
 
     def stop_delivery(self, source: TopicPartition) -> None:
         """Deliver nothing until `start_from`. Updates metadata: new partitions may be the reason for the call."""
-        self._consumer._client.force_metadata_update()
+        self._consumer.client.force_metadata_update()
         partition = KafkaPartition(*source)
         if partition in self._consumer.assignment():
             self._consumer.pause(partition)
@@ -263,7 +246,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def ask_for_rebalance(self) -> None:
         """Join again with this member's current metadata; the group rebalances if the metadata changed."""
-        coordinator = self._consumer._coordinator
+        coordinator = self._consumer.coordinator
         if not self._is_closed and coordinator is not None:
             coordinator.request_rejoin()
 
@@ -277,17 +260,16 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         with contextlib.suppress(KafkaError, TimeoutError, OSError):
             async with asyncio.timeout(LEAVE_S):
                 await self._consumer.stop()
-        self._consumer._closed = True
-        await self._consumer._client.close()
+        await self._consumer.client.close()
 
     # --- membership ------------------------------------------------------------------------------------------------
 
     def _joins(self) -> None:
         """Prepare aiokafka's coordinator, which doesn't exist before the first join; called before each."""
-        coordinator = self._consumer._coordinator
-        if prepare_join(coordinator):
-            keep_assignment(coordinator, self._keeps, self._forgotten)
-            know_fencing(coordinator)
+        if not self._has_joined:
+            self._has_joined = True
+            self._consumer.check_joins(readable, readable_assignment)
+            self._consumer.keep_assignment(self._keeps, self._forgotten)
         self._note_generation()
 
     def _keeps(self) -> bool:
@@ -316,7 +298,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         instance_id, session_s = self._settings.instance_id, self._settings.session_timeout_ms / 1000
         if was_member and instance_id is not None and time.monotonic() - self._retry_at_s > session_s:
             # A join while the worker stops would take the id from the process that has it now.
-            stop_joining(self._consumer._coordinator)
+            self._consumer.stop_joining()
             self._events.failed(forgotten_static(instance_id))
 
     async def on_partitions_revoked(self, revoked: Iterable[KafkaPartition]) -> None:
@@ -328,16 +310,16 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
 
     async def on_partitions_assigned(self, assigned: Iterable[KafkaPartition]) -> None:
         """Have the worker take over the assignment; aiokafka calls it after the group has rebalanced."""
-        partitions, fetcher = sorted(TopicPartition(*partition) for partition in assigned), self._consumer._fetcher
+        partitions = sorted(TopicPartition(*partition) for partition in assigned)
         # A fetch asks so much of each partition: the buffers of all partitions add up.
         share = max(LEAST_FETCH_BYTES, FETCH_BUDGET_BYTES // max(1, len(partitions)))
-        fetcher._max_partition_fetch_bytes = min(self._settings.fetch_bytes, share)
         # aiokafka begins to send heartbeats after this call.
         heartbeat_ms = HEARTBEAT_MS if self._assignor.copies.is_moving else self._settings.heartbeat_interval_ms
-        self._consumer._coordinator._heartbeat_interval_ms = min(heartbeat_ms, self._settings.heartbeat_interval_ms)
-        # It has to wait for the resumption of new partitions as well.
-        fetcher._notify(fetcher._wait_consume_future)
-        cluster, handed_over = self._consumer._client.cluster, self._assignor.handed_over
+        self._consumer.adjust(
+            fetch_bytes=min(self._settings.fetch_bytes, share),
+            heartbeat_ms=min(heartbeat_ms, self._settings.heartbeat_interval_ms),
+        )
+        cluster, handed_over = self._consumer.client.cluster, self._assignor.handed_over
         try:
             self._note_generation()
             topics = self._consumer.subscription()
@@ -357,8 +339,3 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         except Exception as error:
             self._events.failed(error)
         self.ask_for_rebalance()
-
-
-def _generation(consumer: AIOKafkaConsumer) -> int:
-    coordinator = consumer._coordinator
-    return -1 if coordinator is None else int(coordinator.generation)

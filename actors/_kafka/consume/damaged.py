@@ -11,8 +11,9 @@ import io
 import struct
 from typing import Any
 
+from aiokafka.codec import lz4_decode, snappy_decode, zstd_decode
 from aiokafka.errors import CorruptRecordException
-from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
+from aiokafka.record.default_records import DefaultRecord
 from aiokafka.record.memory_records import MemoryRecords
 
 # The compiled one reads behind the end of a buffer, which can end the process.
@@ -28,7 +29,8 @@ CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _FRAME = struct.Struct(">qi")
 _DELTA_AND_COUNT = struct.Struct(">i30xi")
 _DELTA_PLACE = 23
-_HEADER_BYTES = 61
+_HEADER = struct.Struct(">q13xh4xqq14xi")
+_CODEC, _LOG_APPEND_TIME = 0b111, 0b1000
 NO_TIMESTAMP = -1
 
 
@@ -90,7 +92,7 @@ def extent(raw: bytes, following: int | None, first: int) -> tuple[int, int]:
 
     `following` is the first offset of the next batch, None if there is none; `first` the first that may be its own.
     """
-    if len(raw) < _HEADER_BYTES:
+    if len(raw) < _HEADER.size:
         return first, first
     base, _ = _FRAME.unpack_from(raw)
     delta, count = _DELTA_AND_COUNT.unpack_from(raw, _DELTA_PLACE)
@@ -103,20 +105,23 @@ def extent(raw: bytes, following: int | None, first: int) -> tuple[int, int]:
 
 def salvaged(raw: bytes, end: int) -> Flawed:
     """Return a batch's records up to the first broken one, and a `RefusedRecord` for the rest before offset `end`."""
-    records, batch = Flawed(), _DefaultRecordBatchPy(raw)
+    records, (base, attributes, first_ms, last_ms, count) = Flawed(), _HEADER.unpack_from(raw)
+    is_appended = bool(attributes & _LOG_APPEND_TIME)
     try:
-        iter(batch)
-        buffer, at = batch._buffer, batch._pos
-        for _ in range(batch._num_records):
-            record, at = _read(batch, buffer, at)
+        unpack, at = _UNPACK.get(attributes & _CODEC), 0
+        buffer = bytearray(raw[_HEADER.size :] if unpack is None else unpack(raw[_HEADER.size :]))
+        for _ in range(count):
+            record, at = _read(buffer, at, base, first_ms, last_ms if is_appended else None)
             records.append(record)
     except Exception as error:
-        first = records[-1].offset + 1 if records else batch.base_offset
+        first = records[-1].offset + 1 if records else base
         records.append(damage(first, max(first, end - 1), error_text(error)))
-    return records or Flawed([damage(batch.base_offset, end - 1, "it has no records")])
+    return records or Flawed([damage(base, end - 1, "it has no records")])
 
 
-def _read(batch: Any, buffer: bytearray, at: int) -> tuple[_DefaultRecordPy | RefusedRecord, int]:
+def _read(
+    buffer: bytearray, at: int, base: int, first_ms: int, appended_ms: int | None
+) -> tuple[DefaultRecord | RefusedRecord, int]:
     """Read a record whose header names may be any bytes; return it and where the next one begins."""
     length, at = decode_varint(buffer, at)
     end = at + length
@@ -135,9 +140,8 @@ def _read(batch: Any, buffer: bytearray, at: int) -> tuple[_DefaultRecordPy | Re
         headers.append((text, data))
     if at != end:
         raise CorruptRecordException(f"a record of {length} bytes ends after {at - end + length}")
-    offset, is_appended = batch.base_offset + delta, batch.timestamp_type
-    timestamp = batch.max_timestamp if is_appended else batch.first_timestamp + after_ms
-    record = _DefaultRecordPy(offset, timestamp, batch.timestamp_type, key, value, headers)
+    offset, timestamp = base + delta, first_ms + after_ms if appended_ms is None else appended_ms
+    record = DefaultRecord(offset, timestamp, 0, key, value, headers)
     if broken is None:
         return record, at
     reason, remedy = f"the name of the header {broken!r} isn't UTF-8", "Have its producer name the header in UTF-8"
@@ -156,7 +160,7 @@ def dated(record: Any) -> Any:
     """Return a record that has a timestamp: -1 if its format has none, as Kafka's own client does."""
     if record.timestamp is not None:
         return record
-    return _DefaultRecordPy(record.offset, NO_TIMESTAMP, record.timestamp_type, record.key, record.value, [])
+    return DefaultRecord(record.offset, NO_TIMESTAMP, 0, record.key, record.value, [])
 
 
 def damage(first: int, last: int, why: str, *, is_checksum: bool = False) -> RefusedRecord:
@@ -190,3 +194,6 @@ def gunzip(payload: bytes) -> bytes:
     if len(content) > UNPACKED_BYTES:
         raise CorruptRecordException(f"a batch of {len(payload)} bytes unpacks to more than {UNPACKED_BYTES}")
     return content
+
+
+_UNPACK = {1: gunzip, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}

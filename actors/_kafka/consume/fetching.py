@@ -2,7 +2,7 @@
 
 aiokafka's requests, up to version 11, name topics. A topic that is deleted and created again has the same name, and a
 consumer would continue in it at an offset of the former topic. Version 13 names ids (KIP-516), which are never reused.
-aiokafka's fetcher builds its request and reads its response; the client's `send` translates both.
+aiokafka's fetcher builds its request and reads its response; a hook of its client translates both.
 
 Fetches of several partitions share a session (KIP-227): the broker remembers the partitions of the last fetch, a
 request names those that changed, and a response has those with news. A session goes on only after a response without
@@ -19,13 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.fetch import FetchRequest, FetchRequest_v11
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.task.topic_ids import show_id
+from actors._kafka.client import Consumer, Hook, limits_of
 from actors._kafka.codes import OK, error_of
 from actors._kafka.protocol import FetchRequest_v13
 from actors.errors import ReplacedLogError
@@ -69,20 +68,18 @@ class _Session(NamedTuple):
         return _Session(self.number)
 
 
-class FetchesById:
+class FetchesById(Hook):
     """The topic ids of the partitions that a consumer fetches; a partition without a known id is fetched by name.
 
     `lost` is called when a broker doesn't know a partition's topic id any more; then nothing was fetched of it. Fetches
     of many partitions that bring little gather records before the next one.
     """
 
-    def __init__(self, client: AIOKafkaClient, lost: Lost) -> None:
+    def __init__(self, lost: Lost) -> None:
         self._ids: dict[KafkaPartition, uuid.UUID] = {}
         self._sessions: dict[Any, _Session] = {}
         self._is_trickle: dict[Any, bool] = {}
         self._lost = lost
-        self._send = client.send
-        client.send = self._send_by_id
 
     def set_id(self, partition: KafkaPartition, topic_id: str) -> bool:
         """Fetch the partition of the topic with this id from now on; tell whether the id changed."""
@@ -93,25 +90,26 @@ class FetchesById:
         self._sessions = {node: session.restarted() for node, session in self._sessions.items()}
         return before != self._ids.get(partition)
 
-    async def _send_by_id(self, node: Any, request: Any, **options: Any) -> Any:
+    async def before(self, node: Any, request: Any) -> Any:
         if type(request) is not FetchRequest:
-            return await self._send(node, request, **options)
+            return request
         count = sum(len(partitions) for _, partitions in request.topics)
         if self._is_trickle.get(node):
             await asyncio.sleep(min(MOST_GATHER_S, GATHER_S * count))
-        session = self._sessions.get(node, _Session())
-        by_id = _FetchById(request, self._ids, session)
-        self._sessions[node] = restarted = session.restarted()
-        response = await self._send(node, by_id, **options)
-        if response.API_VERSION < FetchRequest_v13.API_VERSION:
+        by_id = _FetchById(request, self._ids, self._sessions.get(node, _Session()))
+        self._sessions[node] = by_id.restarted
+        return by_id
+
+    def after(self, node: Any, request: Any, response: Any) -> Any:
+        if type(request) is not _FetchById or response.API_VERSION < FetchRequest_v13.API_VERSION:
             return response
-        if response.error_code != OK and session.epoch == 0:
+        if response.error_code != OK and request.session.epoch == 0:
             raise error_of(response.error_code)
-        topics = self._by_name(by_id, response.topics)
-        if self._sessions[node] is restarted and not _has_error(response):
-            self._sessions[node] = by_id.next_session(response.session_id)
+        topics = self._by_name(request, response.topics)
+        if self._sessions[node] is request.restarted and not _has_error(response):
+            self._sessions[node] = request.next_session(response.session_id)
         size = sum(len(partition[-1]) for _, partitions in topics for partition in partitions)
-        self._is_trickle[node] = 0 < size < TRICKLE_BYTES * count
+        self._is_trickle[node] = 0 < size < TRICKLE_BYTES * len(request.partitions)
         return _Response(response.API_VERSION, topics)
 
     def _by_name(self, request: _FetchById, topics: Sequence[Any]) -> list[tuple[str, list[tuple[Any, ...]]]]:
@@ -135,9 +133,10 @@ class FetchesById:
 class LogsById(FetchesById):
     """The ids of the logs that a consumer without a group reads."""
 
-    def __init__(self, consumer: AIOKafkaConsumer) -> None:
-        super().__init__(consumer._client, self._note)
+    def __init__(self, consumer: Consumer) -> None:
+        super().__init__(self._note)
         self._consumer = consumer
+        consumer.client.hooks = (self,)
         self._replaced: ReplacedLogError | None = None
 
     def check(self) -> None:
@@ -162,9 +161,10 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
 
     def __init__(self, request: FetchRequest, ids: Mapping[KafkaPartition, uuid.UUID], session: _Session) -> None:
         self._request = request
-        self._session = session
+        self.session = session
+        self.restarted = session.restarted()
         self._has_ids = True
-        self._partitions: dict[_Partition, tuple[int, int]] = {}
+        self.partitions: dict[_Partition, tuple[int, int]] = {}
         self.names: dict[uuid.UUID, str] = {}
         for name, partitions in request.topics:
             for number, offset, max_bytes in partitions:
@@ -173,7 +173,7 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
                     self._has_ids = False
                     return
                 self.names[topic_id] = name
-                self._partitions[topic_id, number] = offset, max_bytes
+                self.partitions[topic_id, number] = offset, max_bytes
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
         """Return the request for a broker of these versions."""
@@ -184,27 +184,25 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
 
     def build(self, request_struct_class: Any) -> Any:
         """Return the request in version 13."""
-        asked, session = self._request, self._session
+        *limits, rack = limits_of(self._request)
+        session = self.session
         changed: dict[uuid.UUID, list[Any]] = defaultdict(list)
         forgotten: dict[uuid.UUID, list[int]] = defaultdict(list)
-        for (topic_id, number), wanted in self._partitions.items():
+        for (topic_id, number), wanted in self.partitions.items():
             if session.partitions.get((topic_id, number)) != wanted:
                 changed[topic_id].append((number, -1, wanted[0], -1, -1, wanted[1], {}))
-        for topic_id, number in session.partitions.keys() - self._partitions.keys():
+        for topic_id, number in session.partitions.keys() - self.partitions.keys():
             forgotten[topic_id].append(number)
         # One partition needs no session, and brokers have only so many.
-        epoch = session.epoch if session.epoch > 0 or len(self._partitions) > 1 else _NO_SESSION
+        epoch = session.epoch if session.epoch > 0 or len(self.partitions) > 1 else _NO_SESSION
         return request_struct_class(
             -1,
-            asked._max_wait_ms,
-            asked._min_bytes,
-            asked._max_bytes,
-            asked._isolation_level,
+            *limits,
             session.number,
             epoch,
             [(topic_id, partitions, {}) for topic_id, partitions in changed.items()],
             [(topic_id, numbers, {}) for topic_id, numbers in forgotten.items()],
-            asked._rack_id,
+            rack,
             {},
         )
 
@@ -212,7 +210,7 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
         """Return the session of the fetch after this one, from the response's number."""
         if number == 0:
             return _Session()
-        return _Session(number, self._session.epoch % _LAST_EPOCH + 1, self._partitions)
+        return _Session(number, self.session.epoch % _LAST_EPOCH + 1, self.partitions)
 
 
 def _has_error(response: Any) -> bool:

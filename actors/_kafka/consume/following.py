@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from actors._kafka.connection import Connection, broker_errors, release, started
+from actors._kafka.client import Consumer, release, started
+from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.consume.fetching import LogsById
-from actors._kafka.consume.records import CHUNK_RECORDS, RAW, fetched, readable
+from actors._kafka.consume.records import CHUNK_RECORDS, readable
 from actors._kafka.permissions import READ
 from actors.errors import BrokerUnavailableError, RestoreError
 from actors.ports import LogRecord, TopicPartition
@@ -23,9 +23,7 @@ LEAST_FETCH_BYTES = 64 * 1024
 class KafkaFollowing:
     """`actors.ports.Following` over brokers. Made by `open`."""
 
-    def __init__(
-        self, consumer: AIOKafkaConsumer, connection: Connection, positions: Mapping[TopicPartition, int]
-    ) -> None:
+    def __init__(self, consumer: Consumer, connection: Connection, positions: Mapping[TopicPartition, int]) -> None:
         self._consumer = consumer
         self._connection = connection
         self._positions = dict(positions)
@@ -49,16 +47,15 @@ class KafkaFollowing:
             BrokerUnavailableError: no broker answers.
         """
         share = max(LEAST_FETCH_BYTES, FETCH_BUDGET_BYTES // max(1, len(positions)))
-        consumer = AIOKafkaConsumer(
-            **connection.arguments(role),
+        consumer = Consumer(
+            connection,
+            role,
             isolation_level=isolation_level,
-            enable_auto_commit=False,
             auto_offset_reset="none",
             max_partition_fetch_bytes=min(fetch_bytes, share),
-            key_deserializer=RAW,
         )
         with broker_errors(f"reading {_names(positions)}", connection):
-            await started(consumer, connection)
+            await started(consumer)
         try:
             following = cls(consumer, connection, positions)
             for source in positions:
@@ -75,7 +72,7 @@ class KafkaFollowing:
         self._fetches.check()
         try:
             with broker_errors(self._what, self._connection, READ):
-                found = await fetched(self._consumer, timeout_s=timeout_s, max_records=CHUNK_RECORDS)
+                found = await self._consumer.fetched(timeout_s=timeout_s, max_records=CHUNK_RECORDS)
                 return await self._advanced(found)
         except BrokerUnavailableError as error:
             if isinstance(error.__cause__, OffsetOutOfRangeError | NoOffsetForPartitionError):

@@ -1,7 +1,7 @@
 """Records as aiokafka's parser makes them, a whole batch at a time.
 
 `getmany` copies every record into a `ConsumerRecord`, a frozen dataclass of eleven fields, which takes longer than
-parsing it, and passes it through two generators. A consumer made with `key_deserializer=RAW` returns the parser's own
+parsing it, and passes it through two generators. A `Consumer` of ours is marked with `RAW` and returns the parser's own
 records, with `offset`, `timestamp`, `key`, `value` and `headers`; topic and partition are the key under which `getmany`
 returns them. aiokafka still decides which batches are aborted or control batches and where the next fetch begins: its
 loop over the records of a batch gets `_Chunk`s of many records instead.
@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException, UnsupportedCodecError
 from aiokafka.record import default_records
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.legacy_records import LegacyRecordBatch
-from aiokafka.structs import TopicPartition as KafkaPartition
 
+from actors._kafka.client import RAW, FetchResult, PartitionRecords
 from actors._kafka.consume.damaged import FetchedBytes, Flawed, damage, dated, extent, gunzip, salvaged, uncompressible
 from actors.errors import UnreadableLogError
 from actors.ports import LogRecord, RefusedRecord, TopicPartition
@@ -35,27 +34,6 @@ CHUNK_RECORDS = 1_000
 """So many records stay in a core's cache between being parsed and being used."""
 FETCHES = 3
 """How often a damaged batch is fetched before it counts as damaged in the log, and not by the network."""
-
-
-def RAW(_: Any) -> Any:  # noqa: N802  a marker; it has to be callable to pass for a deserializer
-    """Mark a consumer; never called."""
-    raise AssertionError("records are handed out as they are")
-
-
-async def fetched(
-    consumer: AIOKafkaConsumer, *partitions: KafkaPartition, timeout_s: float, max_records: int | None = None
-) -> Mapping[KafkaPartition, Sequence[Any]]:
-    """Return the records of `getmany`, and raise the error that ended the consumer's fetches, which `getmany` doesn't.
-
-    Raises:
-        KafkaError: a fetch failed, or a broker's answer made no sense: it named a partition that wasn't asked for, say.
-    """
-    found: Mapping[KafkaPartition, Sequence[Any]] = await consumer.getmany(
-        *partitions, timeout_ms=int(timeout_s * 1000), max_records=max_records
-    )
-    if not found and (ended := consumer._fetcher.error_future).done() and not ended.cancelled():
-        ended.result()
-    return found
 
 
 class _Chunk:
@@ -165,8 +143,8 @@ class _Batches:
         return _DamagedBatch(*extent(raw, following, first), why)
 
 
-class _PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
-    """aiokafka's view of a fetch; for a marked consumer it yields lists of records."""
+class _PartitionRecords(PartitionRecords):
+    """For a marked consumer it yields lists of records."""
 
     def __init__(
         self,
@@ -186,14 +164,14 @@ class _PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
         rest = key_deserializer, value_deserializer, check_crcs and not self.is_raw, isolation_level
         super().__init__(tp, records, aborted, fetch_offset, *rest)
 
-    def _consumer_record(self, tp: Any, record: Any) -> Any:
+    def shown(self, partition: Any, record: Any) -> Any:
         if not self.is_raw:
-            return super()._consumer_record(tp, record)
+            return super().shown(partition, record)
         records, begin = record.records, self.next_fetch_offset
         # A fetch may begin in the middle of a batch.
         if records[0].offset >= begin:
             return records
-        return type(records)(one for one in records if one.offset >= begin)
+        return type(records)(record for record in records if record.offset >= begin)
 
     def take(self, limit: float) -> tuple[list[Any], bool]:
         """Return up to `limit` records, and whether there may be more."""
@@ -216,33 +194,29 @@ class _PartitionRecords(fetcher.PartitionRecords):  # type: ignore[misc]
         return taken, True
 
 
-class _FetchResult(fetcher.FetchResult):  # type: ignore[misc]
-    """aiokafka's fetch of a partition, which returns lists as they are."""
-
-    _partition_records: Any
+class _FetchResult(FetchResult):
+    """A fetch of a partition that returns lists as they are."""
 
     def getall(self, max_records: int | None = None) -> list[Any]:
-        partition = self._partition_records
-        if partition is None or not partition.is_raw:
+        records = self.records
+        if records is None or not records.is_raw:
             return list(super().getall(max_records))
-        if not self.check_assignment(self._topic_partition):
+        if not self.is_wanted():
             return []
         taken: list[Any]
-        taken, has_more = partition.take(math.inf if max_records is None else max_records)
+        taken, has_more = records.take(math.inf if max_records is None else max_records)
         if type(taken) is Flawed and self._is_fetched_again(taken[-1]):
             last = taken.pop()
-            partition.next_fetch_offset = taken[-1].offset + 1 if taken else last.first_offset
+            records.next_fetch_offset = taken[-1].offset + 1 if taken else last.first_offset
             has_more = False
-        self._update_position()
-        if not has_more:
-            self._partition_records = None
+        self.moved(has_more=has_more)
         return taken
 
     def _is_fetched_again(self, last: Any) -> bool:
         """Return whether this is a damaged batch that may be whole when it is fetched the next time."""
         if not isinstance(last, RefusedRecord) or not last.may_be_transient:
             return False
-        state = self._assignment.state_value(self._topic_partition)
+        state = self.state
         offset, times = getattr(state, "damaged", (None, 0))
         state.damaged = last.offset, times + 1 if offset == last.offset else 1
         return bool(state.damaged[1] < FETCHES)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
@@ -20,11 +19,13 @@ from aiokafka.errors import (
     for_code,
 )
 from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.group import HeartbeatRequest
+from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
+from actors._kafka.client import Hook
 from actors.ports import TopicPartition
 
 _GROUP = "group"
+_OF_GROUP = (HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest)
 _NOT_TAKEN = (
     GroupAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
@@ -34,7 +35,7 @@ _NOT_TAKEN = (
 """Answers after which it is unknown whether the group still has this member."""
 
 
-class Silence:
+class Silence(Hook):
     """Heartbeats and fetches without an answer. Call `forget` for a partition that isn't fetched any more."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -54,55 +55,41 @@ class Silence:
         """Forget a partition that isn't fetched any more, or is fetched from another offset."""
         self._since_s.pop(partition, None)
 
-    def watch(self, client: AIOKafkaClient, coordinator: Any) -> None:
-        """Watch all fetches of a consumer's client and all requests of its coordinator."""
-        self._watch_fetches(client)
-        self._watch_group(coordinator)
+    async def before(self, node: Any, request: Any) -> Any:
+        # A join is answered when all members have joined, however long that takes.
+        if isinstance(request, HeartbeatRequest):
+            self._asked((_GROUP,))
+        elif type(request) is FetchRequest:
+            self._asked(_partitions(request))
+        return request
 
-    def _watch_fetches(self, client: AIOKafkaClient) -> None:
-        send = client.send
-
-        async def watched(node: Any, request: Any, **options: Any) -> Any:
-            if type(request) is not FetchRequest:
-                return await send(node, request, **options)
-            asked = [TopicPartition(topic, part[0]) for topic, parts in request.topics for part in parts]
-            self._asked(asked)
-            try:
-                response = await send(node, request, **options)
-            except asyncio.CancelledError:
-                # A rebalance cancels the fetch, which says nothing about the broker.
-                self._answered(asked)
-                raise
+    def after(self, node: Any, request: Any, response: Any) -> Any:
+        if type(request) is FetchRequest:
             # In a session a response has only partitions with news.
             refused = {TopicPartition(topic, part[0]) for topic, parts in response.topics for part in parts if part[1]}
-            self._answered(partition for partition in asked if partition not in refused)
-            return response
+            self._answered(partition for partition in _partitions(request) if partition not in refused)
+        elif isinstance(request, _OF_GROUP) and for_code(response.error_code) not in _NOT_TAKEN:
+            self._answered((_GROUP,))
+        return response
 
-        client.send = watched
-
-    def _watch_group(self, coordinator: Any) -> None:
-        send = coordinator._send_req
-
-        async def watched(request: Any) -> Any:
-            # A join is answered when all members have joined, however long that takes.
-            if isinstance(request, HeartbeatRequest):
-                self._asked((_GROUP,))
-            response = await send(request)
-            if for_code(getattr(response, "error_code", 0)) not in _NOT_TAKEN:
-                self._answered((_GROUP,))
-            return response
-
-        coordinator._send_req = watched
+    def failed(self, request: Any, error: BaseException) -> None:
+        # A rebalance cancels the fetch, which says nothing about the broker.
+        if type(request) is FetchRequest and isinstance(error, asyncio.CancelledError):
+            self._answered(_partitions(request))
 
     def _asked(self, whom: Iterable[Hashable]) -> None:
         now_s = self._now_s()
-        for one in whom:
-            self._since_s.setdefault(one, now_s)
+        for subject in whom:
+            self._since_s.setdefault(subject, now_s)
 
     def _answered(self, whom: Iterable[Hashable]) -> None:
-        for one in whom:
-            self._since_s.pop(one, None)
+        for subject in whom:
+            self._since_s.pop(subject, None)
 
     def _of(self, whom: Hashable) -> float:
         since_s = self._since_s.get(whom)
         return 0.0 if since_s is None else self._now_s() - since_s
+
+
+def _partitions(request: FetchRequest) -> list[TopicPartition]:
+    return [TopicPartition(topic, part[0]) for topic, parts in request.topics for part in parts]

@@ -12,14 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from actors._core.logs import error_text
 from actors._core.outside import EXITS
 from actors._core.partitioner import Partitioner, partitions_for
+from actors._kafka.client import Client
 from actors.ports import ChangelogWrites, Headers, Output, TopicPartition
 from stores._core.record import METADATA_HEADER
 
@@ -110,7 +109,7 @@ class Packer:
 
 def codec_of(compression: str | None) -> int:
     """Return the attribute of a compression; its library is there, as the start has checked."""
-    return 0 if compression is None else int(AIOKafkaProducer._COMPRESSORS[compression][1])
+    return 0 if compression is None else int(getattr(DefaultRecordBatch, f"CODEC_{compression.upper()}"))
 
 
 def changelog_records(writes: ChangelogWrites, now_ms: int) -> Iterator[Packable]:
@@ -126,7 +125,7 @@ def output_records(outputs: Iterable[Output], now_ms: int) -> Iterator[Packable]
 
 
 async def by_partition(
-    client: AIOKafkaClient, outputs: Iterable[Output], *, wait_s: float = LOOK_S
+    client: Client, outputs: Iterable[Output], *, wait_s: float = LOOK_S
 ) -> Mapping[TopicPartition, list[Output]]:
     """Return the outputs by topic and partition, each in their order.
 
@@ -155,10 +154,10 @@ async def by_partition(
     return found
 
 
-async def _partitions(client: AIOKafkaClient, topic: str, wait_s: float) -> int:
+async def _partitions(client: Client, topic: str, wait_s: float) -> int:
     try:
         async with asyncio.timeout(wait_s):
-            return len(await client._wait_on_metadata(topic))
+            return len(await client.partitions_of(topic))
     except TimeoutError:
         raise UnknownOutputError(topic, UnknownTopicOrPartitionError()) from None
     except KafkaError as error:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from typing import Any
 
-from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import (
     InvalidTimestampError,
     InvalidTopicError,
@@ -56,28 +53,6 @@ class PartsFailedError(Exception):
         super().__init__("; ".join(f"{part}: {described(error)}" for part, error in errors.items()))
         self.errors = errors
         self.may_be_late, self.of_offsets = may_be_late, of_offsets
-
-
-class Throttle:
-    """The broker's throttling of a client: the broker answers, and then doesn't read the next request for a while."""
-
-    def __init__(self, client: AIOKafkaClient) -> None:
-        self._send = client.send
-        self._told_s = 0.0
-        self._at_s = float("-inf")
-        client.send = self._noting
-
-    async def _noting(self, node_id: Any, request: Any, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
-        response = await self._send(node_id, request, group=group)
-        if getattr(response, "throttle_time_ms", 0):
-            self._told_s, self._at_s = response.throttle_time_ms / 1000, time.monotonic()
-        return response
-
-    def told(self, within_s: float) -> str:
-        """Return a sentence about a quota that a broker applied within so many seconds, "" if there was none."""
-        if time.monotonic() - self._at_s > within_s + self._told_s:
-            return ""
-        return f"; a broker let this client wait {self._told_s:.1f} s, because of a quota of its user or client id"
 
 
 def is_refusal(error: KafkaError, *, has_own_time: bool) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
 from actors._core.backoff import Backoff
+from actors._kafka.client import Client
 from actors._kafka.codes import (
     CONCURRENT_TRANSACTIONS,
     LEADER_MOVED,
@@ -52,7 +52,7 @@ class Sequences:
 
 
 async def append(
-    client: AIOKafkaClient,
+    client: Client,
     sequences: Sequences,
     packed: Mapping[TopicPartition, Sequence[Batch]],
     *,
@@ -121,7 +121,7 @@ def _settle(
 
 
 async def _round(
-    client: AIOKafkaClient,
+    client: Client,
     sequences: Sequences,
     left: Mapping[TopicPartition, Sequence[Batch]],
     transactional_id: str,
@@ -142,7 +142,7 @@ async def _round(
 
     async def send(leader: int, batches: dict[TopicPartition, bytes]) -> dict[TopicPartition, tuple[int, int]]:
         try:
-            timeout_ms = client._request_timeout_ms
+            timeout_ms = client.request_timeout_ms
             request = ProduceRequest(transactional_id, timeout_ms, batches, is_version_2=is_version_2)
             async with asyncio.timeout(AWAY_S):
                 answer = await client.send(leader, request)

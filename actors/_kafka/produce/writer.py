@@ -20,11 +20,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import IllegalGenerationError, KafkaError, NodeNotReadyError, TopicAuthorizationFailedError
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest
 
 from actors._core.backoff import Backoff
+from actors._kafka.client import Client
 from actors._kafka.codes import COORDINATOR_WAITS, FENCED, NOT_HERE, OF_A_PARTITION, OK, PRODUCER_IS_OVER, error_of
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.permissions import READ, WRITE, lacking
@@ -42,7 +43,6 @@ from actors._kafka.produce.batches import (
 from actors._kafka.produce.failures import (
     PartsFailedError,
     ProducerOverError,
-    Throttle,
     TransportFaultError,
     described,
     is_refusal,
@@ -101,8 +101,7 @@ class TransactionWriter:
     commit_deadline_s: float
     wall_ms: Callable[[], int] = machine_ms
     if_shared: str = STOP_IT
-    _client: AIOKafkaClient | None = field(default=None, init=False)
-    _throttle: Throttle | None = field(default=None, init=False)
+    _client: Client | None = field(default=None, init=False)
     _sequences: Sequences | None = field(default=None, init=False)
     _coordinators: dict[Place, int] = field(default_factory=dict, init=False)
     _words: dict[str, str] = field(default_factory=dict, init=False)
@@ -159,16 +158,14 @@ class TransactionWriter:
         return (_LEADERS, self.transactional_id, self.group)
 
     @property
-    def client(self) -> AIOKafkaClient:
+    def client(self) -> Client:
         """The connection, after the first `fence`."""
         if self._client is None:
             raise AssertionError("fence() connects")
         return self._client
 
     async def _connect(self) -> None:
-        client = AIOKafkaClient(**self.connection.arguments("commits"))
-        self.connection.outages.watch(client)
-        self._throttle = Throttle(client)
+        client = Client.of(self.connection, "commits")
         try:
             await client.bootstrap()
         except BaseException:
@@ -449,12 +446,13 @@ class TransactionWriter:
         if missing:
             return OutcomeUnknownError(f"{what}: {missing}", missing=missing)
         if isinstance(error, TimeoutError):
-            quota = "" if self._throttle is None else self._throttle.told(self.commit_deadline_s)
+            wait_s = 0.0 if self._client is None else self._client.throttled_s(self.commit_deadline_s)
+            quota = f"; a broker let this client wait {wait_s:.1f} s, because of a quota of its user or client id"
             words = [self._words[about] for about in self._asked_in_commits if about in self._words]
             return OutcomeUnknownError(
                 f"{what}: the brokers didn't finish it within {self.commit_deadline_s:g} s; the last word is "
-                f"{'; '.join(words) or 'no answer'}{quota}. {NOTHING_LOST}. If it happens again and again, see whether "
-                "that broker is well, and its log"
+                f"{'; '.join(words) or 'no answer'}{quota if wait_s else ''}. {NOTHING_LOST}. If it happens again and "
+                "again, see whether that broker is well, and its log"
             )
         if isinstance(error, ProducerOverError):
             return OutcomeUnknownError(

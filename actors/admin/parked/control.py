@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
-from actors._kafka.connection import producing
-from actors.admin.host import Setup
+from actors._kafka.client import producing
 from actors.admin.parked.reader import ParkedQueue, ParkedReader, What
 from actors.ports import TopicPartition
 from actors.runtime.commands import ALL, Command

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from actors.admin.host import Setup, definition_of
+from actors._faust.setup import Setup
+from actors.admin.host import definition_of
 from actors.admin.operation import Answer, Caller, Operation, option
 from actors.admin.parked.control import Addressed, Control, Resolution, send_commands
 from actors.admin.parked.reader import (

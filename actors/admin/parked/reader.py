@@ -15,9 +15,10 @@ import msgspec
 from actors._core.keys import make_place, place_of
 from actors._core.outside import MALFORMED
 from actors._core.pages import decode_base64
+from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
-from actors.admin.host import Setup, definition_of
+from actors.admin.host import definition_of
 from actors.declare.values.codecs import CodecError, key_codec
 from actors.errors import ActorsError, NewerVersionError
 from actors.ports import LogRecord, TopicPartition

@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from actors._core.task.takeover import LogBounds
+from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord, forget_owners, write_owners, write_stores
 from actors._kafka.admin.topics import Topics
 from actors._kafka.consume.logs import KafkaLogs
 from actors.admin.backfill import chunks
-from actors.admin.host import Setup, require_stopped
+from actors.admin.host import require_stopped
 from actors.admin.reset.moves import Move, marked, reowned
 from actors.admin.reset.scope import Scope
 from actors.admin.reset.targets import LATEST, Target
@@ -45,13 +46,6 @@ _CARRIED = ("max.message.bytes", "min.insync.replicas")
 """Settings that a changelog keeps when it is created again."""
 
 
-class ResetSetup(Setup, Protocol):
-    """The settings of an app, as a reset needs them."""
-
-    def kept_ms(self) -> dict[str, int]:
-        """Return the retention of window stores' changelogs in milliseconds."""
-
-
 class Resetter:
     """One reset of the actors of a scope. `look` changes nothing.
 
@@ -64,7 +58,7 @@ class Resetter:
     """
 
     def __init__(
-        self, setup: ResetSetup, control: ControlPlane, scope: Scope, target: Target, *, deletes_state: bool
+        self, setup: Setup, control: ControlPlane, scope: Scope, target: Target, *, deletes_state: bool
     ) -> None:
         self._setup = setup
         self._control = control

@@ -1,7 +1,4 @@
-"""Commands around a deploy: `doctor`, `plan`, and the group `topics`.
-
-topics_as.py   the output of `topics` for Kafka's tools
-"""
+"""Commands around a deploy: `doctor`, `plan`, and the group `topics`."""
 
 from actors.cli.deploy.doctor import doctor as doctor
 from actors.cli.deploy.plan import plan as plan

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from actors._faust.setup import Setup
-from actors._faust.startup.needs import GIVEN_PARTITIONS
 from actors._faust.startup.plan import Action, Change, exit_code
 from actors._faust.startup.plan import plan as plan_of
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
-from actors.cli.deploy.topics import topics
+from actors.cli.deploy.topics import partitions_option, replication_option, topics
 from actors.cli.session import Session, with_session
 from actors.errors import ConfigurationError
-
-partitions_option = click.option(
-    "--partitions",
-    type=click.IntRange(min=1),
-    default=GIVEN_PARTITIONS,
-    show_default=True,
-    help="Of inputs and outputs that are missing. An input keeps its number for ever, with what depends on it.",
-)
 
 
 class _ChangesAreTwo(click.Command):
@@ -70,9 +62,7 @@ def plan(session: Session, partitions: int) -> None:
 
 @topics.command("create")
 @partitions_option
-@click.option(
-    "--replication", type=click.IntRange(min=1), help="How many replicas; the app's setting, or the broker's."
-)
+@replication_option
 @with_session
 def create(session: Session, partitions: int, replication: int | None) -> None:
     """Make the topics that `plan` lists, and nothing else. Topics that are there aren't changed."""
@@ -120,12 +110,4 @@ def _summary(changes: list[Change]) -> str:
 
 
 def _as_json(change: Change) -> dict[str, Any]:
-    return {
-        "action": change.action.value,
-        "kind": change.kind,
-        "name": change.name,
-        "text": change.text,
-        "remedy": change.remedy or None,
-        "partitions": change.partitions or None,
-        "config": dict(change.config) or None,
-    }
+    return {**{name: value or None for name, value in asdict(change).items()}, "action": change.action.value}

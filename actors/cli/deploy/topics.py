@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from shlex import quote
+from typing import Any
 
 import click
 
-from actors._faust.startup.needs import GIVEN_PARTITIONS, TopicNeed, permissions, principal_of, topic_needs
-from actors._faust.startup.topic_settings import Finding, command, compare
+from actors._faust.startup.needs import GIVEN_PARTITIONS, TopicNeed, counts, permissions, principal_of, topic_needs
+from actors._faust.startup.topic_settings import Finding, command, compare, repair
+from actors._kafka.permissions import Permission, acl_commands
 from actors.cli.session import Session, with_session
 from stores._core.printable import counted
 
-if TYPE_CHECKING:
-    from actors.cli.deploy.topics_as import Plan
-
 FORMATS = ("table", "json", "kafka-topics", "kafka-acls")
 _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
+partitions_option = click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=GIVEN_PARTITIONS,
+    show_default=True,
+    help="Of inputs and outputs that are new. An input keeps its number for ever, with what depends on it.",
+)
+replication_option = click.option(
+    "--replication", type=click.IntRange(min=1), help="How many replicas; the app's setting, or the broker's."
+)
 
 
 @click.group("topics", invoke_without_command=True)
@@ -25,16 +34,8 @@ _COLUMNS = ("topic", "what for", "#partitions", "settings", "operations")
     "--format", "shape", type=click.Choice(FORMATS), default="table", show_default=True, help="What to print."
 )
 @click.option("--check", "is_check", is_flag=True, help="Compare with the cluster; exits with 1 where it differs.")
-@click.option(
-    "--partitions",
-    type=click.IntRange(min=1),
-    default=GIVEN_PARTITIONS,
-    show_default=True,
-    help="Of inputs and outputs. An input keeps its number for ever, with what depends on it.",
-)
-@click.option(
-    "--replication", type=click.IntRange(min=1), help="How many replicas; the app's setting, or the broker's."
-)
+@partitions_option
+@replication_option
 @click.option("--principal", help="The workers' user, as User:NAME; that of broker_credentials.")
 @click.pass_context
 def topics(context: click.Context, /, **options: Any) -> None:
@@ -61,27 +62,21 @@ def _show(
     if is_check:
         _check(session, needs)
         return
-    from actors.cli.deploy import topics_as
-
-    setup = session.setup
-    given = setup.changelog_settings.replication_factor
-    plan = topics_as.Plan(
-        needs=needs,
-        permissions=permissions(setup, needs),
-        bootstrap=",".join(setup.connection.bootstrap),
-        principal=principal or principal_of(setup),
-        partitions=partitions,
-        replication=replication or (given if given > 0 else None),
-    )
+    setup, granted = session.setup, permissions(session.setup, needs)
+    bootstrap, user = ",".join(setup.connection.bootstrap), principal or principal_of(setup)
     if session.as_json or shape == "json":
-        session.say_json(topics_as.as_json(plan))
+        session.say_json(topics_as_json(needs, granted))
     elif shape == "table":
-        _print(session, plan)
+        _print(session, needs, granted, user)
+    elif shape == "kafka-acls":
+        session.say_content("\n".join(acl_commands(granted, bootstrap=bootstrap, principal=user)))
     else:
-        session.say_content(topics_as.FORMATS[shape](plan))
+        given = setup.changelog_settings.replication_factor
+        copies = replication or (given if given > 0 else None)
+        session.say_content(kafka_topics(needs, bootstrap=bootstrap, free=partitions, replication=copies))
 
 
-def _print(session: Session, plan: Plan) -> None:
+def _print(session: Session, needs: Sequence[TopicNeed], granted: Sequence[Permission], user: str) -> None:
     rows = [
         (
             need.name,
@@ -90,29 +85,67 @@ def _print(session: Session, plan: Plan) -> None:
             " ".join(f"{key}={value}" for key, value in need.config.items()) or "-",
             ", ".join(operation.word for operation in sorted(need.operations)),
         )
-        for need in plan.needs
+        for need in needs
     ]
     session.say_table(f"Topics of {session.app.conf.id}", _COLUMNS, rows)
-    for one in plan.permissions:
-        if one.resource != "topic":
-            session.say(f"{one}, for {plan.principal}")
+    for permission in granted:
+        if permission.resource != "topic":
+            session.say(f"{permission}, for {user}")
+
+
+def topics_as_json(needs: Sequence[TopicNeed], granted: Sequence[Permission]) -> dict[str, Any]:
+    """Return all of it as data; `partitions` None is free, `partitions_of` names the topic whose number it follows."""
+    return {
+        "topics": [
+            {
+                "topic": need.name,
+                "roles": list(need.roles),
+                "partitions": need.partitions,
+                "partitions_of": need.like or None,
+                "config": dict(need.config),
+                "operations": [operation.word for operation in sorted(need.operations)],
+                "made_by_workers": need.is_made,
+            }
+            for need in needs
+        ],
+        "permissions": [
+            {
+                "resource": permission.resource,
+                "name": permission.name,
+                "pattern": "prefixed" if permission.is_prefix else "literal",
+                "operation": permission.operation.word,
+            }
+            for permission in granted
+        ],
+    }
+
+
+def kafka_topics(needs: Sequence[TopicNeed], *, bootstrap: str, free: int, replication: int | None) -> str:
+    """Return the commands that make the topics; `replication` None leaves the number of replicas to the brokers."""
+    sizes = counts(needs, free)
+    return "\n".join(
+        f"kafka-topics.sh --bootstrap-server {bootstrap} --create --if-not-exists --topic {quote(need.name)} "
+        f"--partitions {sizes[need.name]}"
+        + (f" --replication-factor {replication}" if replication else "")
+        + "".join(f" --config {quote(f'{key}={value}')}" for key, value in need.config.items())
+        for need in needs
+    )
 
 
 # --- with the cluster ----------------------------------------------------------------------------------------------
 
 
 def _check(session: Session, needs: Sequence[TopicNeed]) -> None:
-    wrong, seen = asyncio.run(compare(session.setup, needs))
+    found = asyncio.run(compare(session.setup, needs))
     bootstrap = session.setup.connection.bootstrap[0]
-    errors = [*wrong, *(one for one in seen if one.is_error)]
+    errors = [finding for finding in found if finding.is_error]
     if session.as_json:
-        session.say_json([_as_json(one, bootstrap) for one in [*wrong, *seen]])
+        session.say_json([_as_json(finding, bootstrap) for finding in found])
     else:
-        warnings = len(wrong) + len(seen) - len(errors)
-        for one in [*wrong, *seen]:
-            level = "error" if one in errors else "warning"
-            repair = f". {command(bootstrap, one.change, [one.topic])}" if one not in wrong else ""
-            session.say(f"{level}: topic {one.topic}: {one.what}: {one.why}{repair}")
+        for finding in found:
+            level = "error" if finding.is_error else "warning"
+            session.say(f"{level}: topic {finding.topic}: {finding.what}: {finding.why}. {repair(bootstrap, finding)}")
+        warnings = len(found) - len(errors)
         session.say(f"{counted(len(needs), 'topic')}, {counted(len(errors), 'error')}, {counted(warnings, 'warning')}")
     if errors:
         raise click.exceptions.Exit(1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from actors._faust.startup.needs import missing_needs, principal_of, spared_text, topic_needs
 from actors._faust.startup.open_files import why_few_files
-from actors._faust.startup.topic_settings import Finding, command, compare, told
+from actors._faust.startup.topic_settings import MISSING, command, compare, told
 from actors._kafka.admin.broker_time import BROKER_TIME, BROKER_TIME_CONFIG, broker_time_ms
 from actors._kafka.admin.control import UPGRADE, ControlPlane
 from actors._kafka.admin.groups import member_count
@@ -92,25 +92,16 @@ async def permissions(at: Brokers) -> AsyncIterator[Result]:
 
 async def topics(at: Brokers) -> AsyncIterator[Result]:
     """Check the number of partitions and the settings of the topics that there are."""
-    wrong, seen = await compare(at.setup, at.needs)
-    found = await at.topics.existing(need.name for need in at.needs)
-    for one in wrong:
-        if one.topic in found:
-            yield _misshapen(one)
+    found = [finding for finding in await compare(at.setup, at.needs) if finding.what != MISSING]
     for is_error, level in ((True, Level.ERROR), (False, Level.WARNING)):
-        kind = [one for one in seen if one.is_error is is_error]
+        kind = [finding for finding in found if finding.is_error is is_error]
         for line, repair in told(at.setup.connection.bootstrap[0], kind):
             yield Result("topics", level, line, repair)
     kept = at.setup.kept_ms()
-    for name, config in (await at.topics.configs(found.keys() & kept.keys())).items():
+    for name, config in (await at.topics.configs(await at.topics.existing(kept))).items():
         if (trouble := why_unfit(name, config, kept[name])) is not None:
             what, change = trouble
             yield Result("retention", Level.ERROR, what, command(at.setup.connection.bootstrap[0], change, [name]))
-
-
-def _misshapen(one: Finding) -> Result:
-    remedy = "The documentation's page 'Operations' has the choices, at 'The worker doesn't start'"
-    return Result("topics", Level.ERROR, f"topic {one.topic}: {one.what}: {one.why}", remedy)
 
 
 async def clock(at: Brokers) -> AsyncIterator[Result]:

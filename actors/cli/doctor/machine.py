@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from actors._faust.startup.open_files import why_none_fits
 from actors.cli.doctor.report import Level, Result
 from actors.errors import ActorsError
-from actors.local_kafka.jars import LEAST_JAVA, jars_folder, java_version, kafka_version
+from actors.local_kafka.errors import ToolMissingError
+from actors.local_kafka.jars import java as find_java
 from stores.errors import StoreError
 from stores.folder import DataFolder
 
@@ -101,28 +102,12 @@ def files(setup: Setup) -> Iterator[Result]:
 
 
 def java() -> Iterator[Result]:
-    """Check for a Java, and for Maven if Kafka's jars are missing. No worker needs them."""
-    folder = jars_folder() / f"kafka-{kafka_version()}"
-    if not folder.is_dir() and shutil.which("mvn") is None:
-        yield Result(
-            "java",
-            Level.NOTE,
-            f"there is no mvn on the PATH, and no {folder}: workers don't need it; `faust dev` fetches Kafka's jars by "
-            "Maven the first time",
-            "apt-get install maven, or copy that folder from a machine that has it",
-        )
-    use = f"workers don't need it; `faust dev` and spark_replay need Java {LEAST_JAVA} or later"
-    remedy = f"apt-get install openjdk-{LEAST_JAVA}-jre-headless"
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
-    if found is None:
-        where = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on the PATH"
-        yield Result("java", Level.NOTE, f"{where}: {use}", remedy)
-        return
-    version = java_version(found)
-    if version < LEAST_JAVA:
-        said = f"has version {version}" if version else "doesn't tell its version"
-        yield Result("java", Level.NOTE, f"{found} {said}: {use}", remedy)
+    """Check that there is a Java for `faust dev` and spark_replay. No worker needs it."""
+    try:
+        find_java()
+    except ToolMissingError as error:
+        what, _, remedy = str(error).partition(": ")
+        yield Result("java", Level.NOTE, f"{what}; workers don't need it, `faust dev` and spark_replay do", remedy)
 
 
 def file_system(path: Path) -> str:

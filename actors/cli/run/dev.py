@@ -73,7 +73,7 @@ def dev(context: click.Context, broker: str | None, port: int | None, web_port: 
     """Run a broker, the app's topics and a worker, which is reloaded when a Python file below this folder changes.
 
     Without -A it is the app of this folder. Ctrl-C ends everything and deletes the data, unless --keep is given. The
-    broker needs Java, and Maven the first time.
+    broker needs the extra: pip install 'faust-actors[broker]'.
     """
     if broker is not None and port is not None:
         raise click.UsageError("--port is for a broker that is started, --broker for one that runs: leave one out")
@@ -155,7 +155,7 @@ def _fetch_jars() -> None:
     from actors.local_kafka.jars import ensure_jars, jars_folder, kafka_version
 
     if not (jars_folder() / f"kafka-{kafka_version()}").is_dir():
-        say(f"Kafka {kafka_version()} is fetched by Maven, once, into {jars_folder()}")
+        say(f"Kafka {kafka_version()} is fetched, once, into {jars_folder()}")
     ensure_jars()
 
 

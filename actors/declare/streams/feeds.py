@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -174,8 +173,7 @@ def checked(spec: ActorSpec) -> ActorSpec:
     """
     if spec.feeds is None or not spec.feeds.has_readers or spec.windows or spec.order is not None:
         return spec
-    more = tuple(replace(one, handler=_checking(one.handler)) for one in spec.more_inputs)
-    return replace(spec, handler=_checking(spec.handler), more_inputs=more)
+    return spec.with_handlers(_checking)
 
 
 def _checking(handler: Callable[[Context, Any], Awaitable[None]]) -> Callable[[Context, Any], Awaitable[None]]:

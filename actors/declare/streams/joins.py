@@ -256,14 +256,7 @@ def _options(store: JoinStore, stores: Sequence[Any], on_error: OnError | Then) 
         windows=(store, *timed(stores)),
         # Late records are seen to by the join's own handlers, since each input has another window.
         late="handle",
-        dedupe_by=None,
-        dedupe_ttl=None,
-        timers=False,
-        effects=(),
         on_error=OnError(then=on_error) if isinstance(on_error, str) else on_error,
-        concurrency=1,
-        threads=False,
-        answer_ttl=timedelta(days=1),
         tombstones=True,
     )
 

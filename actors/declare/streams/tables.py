@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, get_args
 
-from actors.declare.arguments import check_inputs, check_span, single_topic
+from actors.declare.arguments import check_arguments, check_inputs, check_span, single_topic
 from actors.declare.declared import Declaration, as_coroutine
 from actors.declare.definition import InputHandler, name_store
 from actors.declare.streams.aggregates import aggregate_table
@@ -33,37 +33,48 @@ TwoValues = Callable[[Context, Any, Any], Awaitable[Any]]
 JOIN_LINE = "async def {}(ctx: Context, left: Left | None, right: Right | None) -> None"
 
 
-def make_table(app: Any, topic: Any, *, name: str | None, history: timedelta | None) -> Table[Any, Any]:
-    """Make the table of a topic, and register its stores with the app.
+class Tables:
+    """The tables of an `App`."""
 
-    Raises:
-        ConfigurationError: the name can't be used, the topic isn't one, or the history isn't a time span.
-    """
-    topic_name = single_topic("app.table(): the topic", topic)
-    name = name or topic_name
-    check_span(f"table {name}", "history", history)
-    history_ms = 0 if history is None else history // timedelta(milliseconds=1)
-    if history is not None and not history_ms:
-        raise ConfigurationError(f"table {name}: history={history}: it has to be a millisecond or longer")
-    check_schema(f"table {name}: topic {topic_name}", topic.schema)
-    name_store(app, name, None)
-    # The app's settings may not be there yet.
-    keys = functools.cache(lambda: key_codec(app, topic.schema))
-    values = functools.cache(lambda: function_codec(topic))
-    table: Table[Any, Any] = Table(
-        name,
-        topic,
-        encode_key=lambda key: keys().encode(key),
-        decode_key=lambda raw: keys().decode(raw),
-        decode_value=lambda raw: values().decode(raw),
-        history=None
-        if history is None
-        else app.store(f"{name}-history", key_type=bytes, value_type=bytes, placement="task"),
-        history_ms=history_ms,
-        declare_aggregate=functools.partial(aggregate_table, app),
-    )
-    app.stores[name], app.value_types[name] = table, ValueType(bytes, 1)
-    return table
+    @check_arguments
+    def table(self: Any, topic: Any, *, name: str | None = None, history: timedelta | None = None) -> Table[Any, Any]:
+        """Declare a table: the latest value of each key of a compacted topic, for handlers of the actor that lists it.
+
+        The topic becomes an input of that actor: it has as many partitions as the others, and the same keys.
+
+        Args:
+            topic: a topic of `app.topic(...)`, the input of no other actor.
+            name: of the store of its rows; the topic's by default.
+            history: how far behind the newest record former values are kept, for `table.get(key, as_of=…)`.
+
+        Raises:
+            ConfigurationError: the name can't be used, or the topic isn't one.
+        """
+        topic_name = single_topic("app.table(): the topic", topic)
+        name = name or topic_name
+        check_span(f"table {name}", "history", history)
+        history_ms = 0 if history is None else history // timedelta(milliseconds=1)
+        if history is not None and not history_ms:
+            raise ConfigurationError(f"table {name}: history={history}: it has to be a millisecond or longer")
+        check_schema(f"table {name}: topic {topic_name}", topic.schema)
+        name_store(self, name, None)
+        # The app's settings may not be there yet.
+        keys = functools.cache(lambda: key_codec(self, topic.schema))
+        values = functools.cache(lambda: function_codec(topic))
+        table: Table[Any, Any] = Table(
+            name,
+            topic,
+            encode_key=lambda key: keys().encode(key),
+            decode_key=lambda raw: keys().decode(raw),
+            decode_value=lambda raw: values().decode(raw),
+            history=None
+            if history is None
+            else self.store(f"{name}-history", key_type=bytes, value_type=bytes, placement="task"),
+            history_ms=history_ms,
+            declare_aggregate=functools.partial(aggregate_table, self),
+        )
+        self.stores[name], self.value_types[name] = table, ValueType(bytes, 1)
+        return table
 
 
 def owned(stores: Iterable[AnyStore]) -> tuple[Store[Any, Any], ...]:

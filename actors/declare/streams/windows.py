@@ -20,6 +20,7 @@ from actors._core.windows.kinds import (
     goes_by_clock,
 )
 from actors._core.windows.rows import LIST, VALUE, close_parts, decode_list, key_of, time_of
+from actors.declare.arguments import check_arguments
 from actors.declare.declared import check_idle
 from actors.declare.streams.repartition import By, Forward, checked_repartition, key_function
 from actors.declare.values.codecs import Codec, resolve
@@ -56,53 +57,73 @@ class Every:
         return f"Every({timedelta(milliseconds=self.every_ms)})"
 
 
-def make_window_store(
-    app: Any,
-    name: str,
-    windows: Windows,
-    *,
-    grace: timedelta,
-    retention: timedelta | None,
-    keys: Callable[[], Codec],
-    value_type: Any,
-    value_serializer: str | None,
-    aggregate: Aggregate[Any] | None,
-    emit: Every | None,
-    close_when_idle: timedelta | None,
-    renamed_from: str | None,
-) -> WindowStore[Any, Any]:
-    """Make a window store, and register the stores of its rows with the app.
+class WindowStores:
+    """The window stores of an `App`."""
 
-    Raises:
-        ConfigurationError: the name can't be used, or the arguments can't work together.
-    """
-    if aggregate is not None:
-        check_aggregate(f"window store {name}", aggregate, value_type=value_type, value_serializer=value_serializer)
-    check_idle(f"window store {name}", close_when_idle)
-    rows = app.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
-    value = resolve(value_type, value_serializer)
-    if aggregate is not None:
-        app.value_types[name] = state_type(aggregate)
-    elif value.is_json:
-        app.value_types[name] = ValueType(value_type, 1)
-    made = window_store(
-        rows,
-        windows,
-        grace=grace,
-        retention=retention,
-        close_when_idle=close_when_idle,
-        keys=keys,
-        value=value,
-        aggregate=aggregate,
-    )
-    if aggregate is count_distinct():
-        former = None if renamed_from is None else f"{renamed_from}-values"
-        made.values = DistinctValues(_part(app, f"{name}-values", made, renamed_from=former))
-    if emit is not None:
-        former = None if renamed_from is None else f"{renamed_from}-changes"
-        emitting(made, app.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
-    made.declare_across = functools.partial(across_keys, app)
-    return made
+    @check_arguments
+    def window_store(
+        self: Any,
+        name: str,
+        windows: Windows,
+        *,
+        grace: timedelta = timedelta(0),
+        retention: timedelta | None = None,
+        key_type: Any = str,
+        value_type: Any = None,
+        key_serializer: str | None = None,
+        value_serializer: str | None = None,
+        aggregate: Aggregate[Any] | None = None,
+        emit: Every | None = None,
+        close_when_idle: timedelta | None = None,
+        renamed_from: str | None = None,
+    ) -> WindowStore[Any, Any]:
+        """Declare windows over event time by key, kept as a store is.
+
+        Args:
+            name: as of `store`.
+            windows: `Tumbling(…)`, `Hopping(…)`, `Sliding(…)` or `Session(…)`.
+            grace: how long after its end a window takes records, by stream time.
+            retention: how long after its start a window can be read, by stream time; at least its length and the grace.
+                A day by default.
+            key_type: as of `store`.
+            value_type: what `set` and `update` write; of values of an `aggregate`, give it to that.
+            key_serializer: as of `store`.
+            value_serializer: likewise.
+            aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
+            emit: `Every(seconds=…)`: how often windows that change are handed to `on_emit`, by stream time.
+            close_when_idle: how far behind the clock windows close while the inputs are at their ends.
+            renamed_from: as of `store`.
+
+        Raises:
+            ConfigurationError: the name can't be used, or the arguments contradict each other.
+        """
+        if aggregate is not None:
+            check_aggregate(f"window store {name}", aggregate, value_type=value_type, value_serializer=value_serializer)
+        check_idle(f"window store {name}", close_when_idle)
+        rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
+        value = resolve(value_type, value_serializer)
+        if aggregate is not None:
+            self.value_types[name] = state_type(aggregate)
+        elif value.is_json:
+            self.value_types[name] = ValueType(value_type, 1)
+        made = window_store(
+            rows,
+            windows,
+            grace=grace,
+            retention=retention,
+            close_when_idle=close_when_idle,
+            keys=store_keys(self, key_type, key_serializer),
+            value=value,
+            aggregate=aggregate,
+        )
+        if aggregate is count_distinct():
+            former = None if renamed_from is None else f"{renamed_from}-values"
+            made.values = DistinctValues(_part(self, f"{name}-values", made, renamed_from=former))
+        if emit is not None:
+            former = None if renamed_from is None else f"{renamed_from}-changes"
+            emitting(made, self.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
+        made.declare_across = functools.partial(across_keys, self)
+        return made
 
 
 def _part(

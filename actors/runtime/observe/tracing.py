@@ -83,9 +83,7 @@ class Tracing:
             return value, [*headers, *current_headers()]
 
         return replace(
-            spec,
-            handler=self._handler(spec.handler),
-            more_inputs=tuple(replace(one, handler=self._handler(one.handler)) for one in spec.more_inputs),
+            spec.with_handlers(self._handler),
             encode_message=None if encode is None else encode_message,
             tracing=self,
         )

@@ -448,7 +448,7 @@ class Effects:
             attempt=record.attempts + 1,
             actor=self._spec.name,
             key=run.raw_key,
-            decoded_key=self._spec.decode_key(run.raw_key),
+            decoded_key=self._spec.inputs[0].decode_key(run.raw_key),
         )
         args, kwargs = self._arguments[effect.name].bind(record)
         made = partial(effect.function, call, *args, **kwargs)

@@ -67,7 +67,7 @@ def make_inbox(
     spec: ActorSpec, sources: Sequence[TopicPartition], services: TaskServices, meters: TaskMeters, *, limit: int
 ) -> Inbox:
     """Return what waits for a task of these sources, `limit` records of each."""
-    if not spec.more_inputs:
+    if len(spec.inputs) == 1:
         return Inbox(limit, lambda: services.sink.has_room())
 
     def has_more(index: int) -> bool:
@@ -81,7 +81,7 @@ def make_inbox(
         limit,
         lambda: services.sink.has_room(),
         turns=spec.turns,
-        max_idle_s=spec.max_task_idle_s,
+        max_idle_s=spec.max_task_idle.total_seconds(),
         has_more=has_more,
         monotonic=services.clock.monotonic,
     )

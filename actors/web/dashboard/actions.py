@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from actors._core.logs import escaping, text_of
-from actors.admin.host import Setup
+from actors._faust.setup import Setup
 from actors.admin.operation import Answer, Caller, Operation
 from actors.web.dashboard.view import Tone
 from actors.web.problems import Problem

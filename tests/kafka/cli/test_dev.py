@@ -182,22 +182,3 @@ async def test_a_broker_that_runs_is_used_and_goes_on(tmp_path, brokers):
         assert await ended(dev, signal.SIGTERM) == 0, folder.log()
     assert (folder.processes(), list(folder.temporary.iterdir())) == ([], [])
     assert not is_free(folder.port)
-
-
-@pytest.mark.parametrize("missing", ["java", pytest.param("maven", marks=pytest.mark.nightly)])
-async def test_a_missing_tool_is_one_line_with_its_remedy(tmp_path, missing):
-    folder = Folder(tmp_path)
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    if missing == "maven":
-        (tools / "java").symlink_to("/bin/true")
-    process = await asyncio.create_subprocess_exec(
-        *FAUST, "dev", "--web-port", str(folder.web_port), cwd=folder.path, stderr=asyncio.subprocess.PIPE,
-        env={**folder.environment(), "PATH": str(tools), "JAVA_HOME": "", "KAFKA_VERSION": "4.0.99"},
-    )  # fmt: skip
-    _, said = await process.communicate()
-    (line,) = [line for line in said.decode().splitlines() if line.startswith("Error")]
-    assert process.returncode == 1
-    assert ("no Java here" if missing == "java" else "there is no Maven") in line
-    assert "--broker HOST:PORT" in line
-    assert list(folder.temporary.iterdir()) == []

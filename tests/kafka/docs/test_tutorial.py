@@ -158,7 +158,6 @@ async def reader(tmp_path: Path) -> AsyncIterator[Reader]:
 @pytest.mark.timeout(2 * EVERY_S)
 async def test_the_tutorial_from_the_wheel_to_the_audit(reader: Reader) -> None:
     blocks: list[Any] = documents.blocks_of(PAGE)
-    assert shutil.which("java")
     for block in blocks:
         await reader.follow(block)
     assert reader.queries == documents.commands_of("docs/tutorial/shop.md")

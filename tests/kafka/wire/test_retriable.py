@@ -7,7 +7,7 @@ import logging
 import pytest
 from aiokafka.client import ConnectionGroup
 
-from actors._kafka import outage
+from actors._kafka import client
 from tests.kafka.wire.proxy import Api, lose_request, refused, swallow_request
 from tests.kafka.wire.world import Owner, World
 
@@ -55,7 +55,7 @@ async def test_a_commit_outlives_a_leader_or_coordinator_that_moves(
 async def test_a_refused_produce_is_sent_again_although_the_first_broker_that_is_asked_for_leaders_hangs(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outage, "METADATA_S", 0.2)
+    monkeypatch.setattr(client, "METADATA_S", 0.2)
     owner = await world.sole_owner(1)
     refusal = world.proxy.on(Api.PRODUCE, refused(NOT_LEADER), client=owner.producer)
     hang = world.proxy.on(Api.METADATA, swallow_request, client=owner.producer)

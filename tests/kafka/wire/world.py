@@ -34,7 +34,7 @@ from actors.runtime.committer import Committer, Membership
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
-from actors.runtime.spec import ActorSpec, TaskServices, TaskSettings
+from actors.runtime.spec import ActorSpec, InputSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.task.task import Task
 from stores._core.record import METADATA_BYTES
@@ -361,11 +361,8 @@ class World:
         changelog = Changelog(STORE, self.changelog, self._changelog_id, 86_400_000, MAX_RECORD_BYTES, 1)
         return ActorSpec(
             name=ACTOR,
-            topic=self.input,
+            inputs=(InputSpec(self.input, link, bytes.decode, bytes.decode),),
             partition_count=1,
-            handler=link,
-            decode_key=bytes.decode,
-            decode_value=bytes.decode,
             stores=(chains,) if self.has_store else (),
             changelogs={STORE: changelog} if self.has_store else {},
         )

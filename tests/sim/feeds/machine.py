@@ -203,16 +203,19 @@ class Machine(Node):
 
     def _slowed(self, spec: ActorSpec) -> ActorSpec:
         """Have an actor take its time, which the schedule may change; a forwarder may have lanes."""
-        slow_s, handler = self._feeds.slow_s, spec.handler
+        slow_s = self._feeds.slow_s
 
-        async def handle(ctx: Any, value: Any) -> None:
-            delay_s = slow_s.get(f"{spec.name}[{ctx.partition}]", 0.0)
-            if delay_s:
-                await asyncio.sleep(delay_s)
-            await handler(ctx, value)
+        def slowed(handler: Any) -> Any:
+            async def handle(ctx: Any, value: Any) -> None:
+                delay_s = slow_s.get(f"{spec.name}[{ctx.partition}]", 0.0)
+                if delay_s:
+                    await asyncio.sleep(delay_s)
+                await handler(ctx, value)
+
+            return handle
 
         is_forwarder = bool(spec.feeds and not spec.feeds.upstream)
-        return replace(spec, handler=handle, concurrency=self._feeds.shape.concurrency if is_forwarder else 1)
+        return replace(spec.with_handlers(slowed), concurrency=self._feeds.shape.concurrency if is_forwarder else 1)
 
     def _committing(self) -> FakeWriter:
         world = self._feeds

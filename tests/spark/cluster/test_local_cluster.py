@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay import compare_exports, kafka, rebuild_state
 from spark_replay.comparison.validate import explain_exports
-from spark_replay.jars import ensure_jars
+from spark_replay.jars import ensure_jars, require_java
 from tests.kafka.helpers import ROOT
 from tests.spark.helpers import NOW_MS, Export, Log, fold, random_transactions, write_log
 
@@ -64,6 +64,7 @@ def submit(job: Path, *args: str, folder: Path, java_home: Path | None) -> subpr
     command = [str(home / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]"]
     command += ["--jars", ",".join(map(str, ensure_jars()))]
     command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    require_java()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     return subprocess.run(
         [*command, str(job), *args],
@@ -87,8 +88,7 @@ def makes_namespaces() -> bool:
 
 def java_apart(folder: Path, *, target: Path, other: Path) -> Path:
     """Make a JAVA_HOME whose Java sees another folder at `target`."""
-    java = os.environ.get("JAVA_HOME")
-    program = f"{java}/bin/java" if java else shutil.which("java")
+    program = require_java()
     home = folder / "java"
     (home / "bin").mkdir(parents=True)
     script = home / "bin" / "java"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from aiokafka.partitioner import murmur2 as reference
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay import home_partition, murmur2
-from spark_replay.fold.fold import last_writes, live
+from spark_replay.fold.fold import last_writes, last_writes_twice, live
 from stores._core.record import encode_metadata
 from tests.examples import examples
 from tests.spark.helpers import NOW_MS, Write, fold
@@ -33,6 +35,20 @@ writes = st.builds(
 )
 
 
+Fold = Callable[..., Any]
+WAYS = (
+    pytest.param((last_writes, 0), id="one-pass"),
+    pytest.param((last_writes_twice, 1_000_000), id="two-passes-broadcast"),
+    pytest.param((last_writes_twice, 0), id="two-passes-shuffled"),
+)
+
+
+def fold_of(patch: pytest.MonkeyPatch, way: tuple[Fold, int]) -> Fold:
+    """Return the function of a way to fold; more keys than its number aren't broadcast."""
+    patch.setattr("spark_replay.fold.fold._BROADCAST_KEYS", way[1])
+    return way[0]
+
+
 def test_murmur2_of_all_lengths_is_that_of_the_java_client(spark: SparkSession):
     chance = random.Random(41)
     keys = [chance.randbytes(length) for length in range(41) for _ in range(10)]
@@ -44,17 +60,21 @@ def test_murmur2_of_all_lengths_is_that_of_the_java_client(spark: SparkSession):
         assert home == (reference(bytes(key)) & 0x7FFFFFFF) % 7
 
 
-@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=examples(6), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     records=st.lists(writes, max_size=60),
     before=st.lists(st.none() | st.integers(0, 60), min_size=3, max_size=3),
 )
-def test_fold_equals_a_plain_one(spark: SparkSession, records: list[Write], before: list[int | None]):
+def test_fold_equals_a_plain_one(
+    spark: SparkSession, records: list[Write], before: list[int | None], way: tuple[Fold, int]
+):
     log = [Write(**{**vars(write), "offset": offset}) for offset, write in enumerate(records)]
     rows = [
         (w.partition, w.offset, w.key, w.value, encode_metadata(w.epoch, w.source_offset, w.expires_at_ms)) for w in log
     ]
-    folded = last_writes(spark.createDataFrame(rows, ROWS), before)
+    with pytest.MonkeyPatch.context() as patch:
+        folded = fold_of(patch, way)(spark.createDataFrame(rows, ROWS), before)
     found = {
         (row["partition"], bytes(row["key"])): (
             bytes(row["value"]),
@@ -71,7 +91,10 @@ def test_fold_equals_a_plain_one(spark: SparkSession, records: list[Write], befo
     }
 
 
-def test_counts_of_a_fold_include_what_it_leaves_out(spark: SparkSession):
+@pytest.mark.parametrize("way", WAYS)
+def test_counts_of_a_fold_include_what_it_leaves_out(
+    spark: SparkSession, way: tuple[Fold, int], monkeypatch: pytest.MonkeyPatch
+):
     metadata = encode_metadata(1, 2, 3)
     rows = [
         (0, 0, b"k", b"v", metadata),
@@ -80,7 +103,8 @@ def test_counts_of_a_fold_include_what_it_leaves_out(spark: SparkSession):
         (0, 3, b"k", None, metadata),
         (0, 4, b"later", b"v", metadata),
     ]
-    folded = {bytes(row["key"]): row for row in last_writes(spark.createDataFrame(rows, ROWS), [3]).collect()}
+    fold_rows = fold_of(monkeypatch, way)
+    folded = {bytes(row["key"]): row for row in fold_rows(spark.createDataFrame(rows, ROWS), [3]).collect()}
     row = folded[b"k"]
     assert (row["last"]["offset"], row["later_offset"]) == (2, 3)
     assert (row["records"], row["damaged"], row["damaged_offset"]) == (4, 2, 1)

@@ -159,9 +159,10 @@ async def test_a_store_that_cant_be_opened_for_the_moment_is_no_reason_not_to_st
 
 def test_where_snapshots_are_the_environment_says_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Setup(new_app()).snapshots is None
-    app = App("unit", broker="kafka://127.0.0.1:1", state_snapshot="/mnt/snapshots")
-    assert str(Setup(app).snapshots.path) == "/mnt/snapshots"
+    options = {"broker": "kafka://127.0.0.1:1", "state_snapshot": "/mnt/snapshots"}
+    assert str(Setup(App("unit", **options)).snapshots.path) == "/mnt/snapshots"
     monkeypatch.setenv("STATE_SNAPSHOT", "/mnt/others")
+    app = App("unit", **options)
     assert str(Setup(app).snapshots.path) == "/mnt/others"
     assert Setup(app).snapshots.app == "unit"
 

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from actors import Actor, App, ConfigurationError, Context, HandlerFailedError, OnError, query, receive
-from actors.declare.options import ActorOptions, split_options
+from actors._faust.settings.sources import split_options
+from actors.declare.options import ActorOptions
 from actors.testing import ActorTestDriver
 
 
@@ -276,6 +277,8 @@ def test_a_write_with_a_ttl_that_is_no_timedelta_says_what_to_write() -> None:
         ({"worker_secret": 5}, "worker_secret=… can't be used: write a text, a list of texts, or the Path of a file"),
         ({"queue_records": 0}, "queue_records=0 can't be used: it has to be 1 or more"),
         ({"rocksdb_cache_bytes": -1}, "rocksdb_cache_bytes=-1 can't be used: it has to be 0 or more"),
+        ({"max_warmup_replicas": 0}, "max_warmup_replicas=0 can't be used: it has to be 1 or more"),
+        ({"missing_offset": "sideways"}, "missing_offset='sideways' can't be used: write earliest or latest"),
         ({"log_format": "jsn"}, "log_format='jsn' can't be used: write text or json"),
         ({"clock_skew_margin": timedelta(0)}, "clock_skew_margin=0:00:00 has to be more than 0"),
         ({"processing_guarantee": "twice"}, "processing_guarantee='twice' can't be used: write exactly_once"),

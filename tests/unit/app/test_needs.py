@@ -21,7 +21,7 @@ from actors._faust.startup.needs import TopicNeed, counts, permissions, topic_ne
 from actors._faust.startup.topic_settings import Finding, command, findings, told
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.permissions import Operation, Permission, acl_commands
-from actors.cli.deploy.topics_as import FORMATS, Plan, as_json
+from actors.cli.deploy.topics import FORMATS, kafka_topics, topics_as_json
 from tests.documents import ROOT
 from tests.kafka.apps.needs_app import FEATURES, make
 
@@ -128,7 +128,8 @@ def test_names_from_certificates_and_programs_are_one_word_of_a_shell() -> None:
     user = "User:CN=bank one,O=$(reboot)"
     (line,) = acl_commands([Permission("topic", "a;b", Operation.READ)], bootstrap="b:1", principal=user)
     assert shlex.split(line)[-5:] == [user, "--operation", "Read", "--topic", "a;b"]
-    line = FORMATS["kafka-topics"](a_plan(needs=[TopicNeed(name="a b", roles=("x",), operations=frozenset())]))
+    need = TopicNeed(name="a b", roles=("x",), operations=frozenset())
+    line = kafka_topics([need], bootstrap="b:1", free=4, replication=None)
     assert shlex.split(line)[5:7] == ["--topic", "a b"]
 
 
@@ -165,22 +166,9 @@ def test_settings_are_those_with_which_a_worker_makes_them() -> None:
 # --- what is printed -------------------------------------------------------------------------------------------------
 
 
-def a_plan(**more: Any) -> Plan:
-    """Give all features, to be printed."""
-    setup, needs = needed(FEATURES)
-    given: dict[str, Any] = {
-        "needs": list(needs.values()),
-        "permissions": permissions(setup, needs.values()),
-        "bootstrap": BOOTSTRAP,
-        "principal": "User:bank",
-        "partitions": 4,
-        "replication": None,
-    }
-    return Plan(**{**given, **more})
-
-
 def test_kafkas_tools_make_each_topic() -> None:
-    lines = FORMATS["kafka-topics"](a_plan(replication=3)).splitlines()
+    _, needs = needed(FEATURES)
+    lines = kafka_topics(list(needs.values()), bootstrap=BOOTSTRAP, free=4, replication=3).splitlines()
     assert len(lines) == 16
     head = f"kafka-topics.sh --bootstrap-server {BOOTSTRAP} --create --if-not-exists --topic"
     assert f"{head} shop-in --partitions 4 --replication-factor 3" in lines
@@ -188,11 +176,13 @@ def test_kafkas_tools_make_each_topic() -> None:
         line.startswith(f"{head} shop--counts-changelog --partitions 4 --replication-factor 3 --config cleanup.pol")
         for line in lines
     )
-    assert "--replication-factor" not in FORMATS["kafka-topics"](a_plan())
+    given = kafka_topics(list(needs.values()), bootstrap=BOOTSTRAP, free=4, replication=None)
+    assert "--replication-factor" not in given
 
 
 def test_json_says_which_number_follows_which() -> None:
-    found = as_json(a_plan())
+    setup, needs = needed(FEATURES)
+    found = topics_as_json(list(needs.values()), permissions(setup, needs.values()))
     by_name = {one["topic"]: one for one in found["topics"]}
     assert (by_name["shop-in"]["partitions"], by_name["shop-in"]["partitions_of"]) == (None, None)
     assert by_name["shop--counts-changelog"]["partitions_of"] == "shop-in"
@@ -201,7 +191,7 @@ def test_json_says_which_number_follows_which() -> None:
     json.dumps(found)
 
 
-@pytest.mark.parametrize("shape", ["table", "json", *FORMATS])
+@pytest.mark.parametrize("shape", FORMATS)
 def test_the_command_asks_no_broker(shape: str, caplog: pytest.LogCaptureFixture) -> None:
     # A command silences the client for the rest of its process; the fixture puts the level back.
     caplog.set_level(logging.NOTSET, logger="aiokafka")

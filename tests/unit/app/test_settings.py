@@ -194,6 +194,22 @@ def test_a_variable_that_cannot_be_used_is_named(
     assert TOKEN not in str(refused.value)
 
 
+def test_a_variable_without_our_prefix_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOVED_OFFSET", "acept")
+    with pytest.raises(ConfigurationError) as refused:
+        made(moved_offset="accept")
+    assert str(refused.value) == (
+        "MOVED_OFFSET in the environment: moved_offset='acept' can't be used: write stop or accept"
+    )
+
+
+@pytest.mark.parametrize("variable", ["QUERY_TOKENS", "QUERY_TOKENS_FILE"])
+def test_an_empty_variable_of_a_secret_leaves_no_worker_open(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "")
+    with pytest.raises(ConfigurationError, match="query_tokens"):
+        _ = made().secrets
+
+
 @pytest.mark.parametrize("name", ["SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_6066_TCP_ADDR"])
 def test_what_kubernetes_adds_for_a_service_is_no_setting(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(PREFIX + name, "tcp://10.0.0.1:6066")
@@ -320,7 +336,10 @@ def test_no_secret_is_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert shown["cache"] == ("redis://me:***@here/1", "App(…)")
     assert shown["broker_credentials"] == ("***", "App(…)")
     monkeypatch.setenv("QUERY_TOKENS_FILE", "/run/tokens")
-    assert sources(app)["query_tokens"] == ("/run/tokens", "QUERY_TOKENS_FILE in the environment")
+    assert sources(made(query_tokens=[TOKEN]))["query_tokens"] == (
+        "/run/tokens",
+        "QUERY_TOKENS_FILE in the environment",
+    )
 
 
 def test_what_the_program_changes_later_is_shown() -> None:

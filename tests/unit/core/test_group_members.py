@@ -23,8 +23,9 @@ from actors._core.group.members import (
 from actors._core.group.placement import Copies, PlacementRules, encode_copies
 from actors._core.group.programs import admit
 from actors._core.origins import origin_of
+from actors._kafka.client import Consumer
+from actors._kafka.connection import Connection
 from actors._kafka.consume.assignor import ActorAssignor, readable, readable_assignment
-from actors._kafka.consume.membership import prepare_join
 from actors._kafka.consume.standby_owners import KafkaCopies
 
 CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: set(range(6)) if topic == "in" else None)
@@ -386,11 +387,11 @@ async def test_the_leader_looks_at_what_members_sent_before_it_is_decoded() -> N
     async def complete(generation: int, member_id: str, protocol: str, assignment: bytes) -> None:
         taken.append(assignment)
 
-    subscription = SimpleNamespace(topics={"in"})
-    coordinator = SimpleNamespace(_perform_assignment=perform, _on_join_complete=complete, _subscription=subscription)
-    for _ in range(2):
-        # It is done before each join.
-        prepare_join(coordinator)
+    coordinator = SimpleNamespace(_perform_assignment=perform, _on_join_complete=complete)
+    consumer = Consumer(Connection(()), "test")
+    consumer.subscribe(["in"])
+    consumer._closed, consumer._coordinator = True, coordinator
+    consumer.check_joins(readable, readable_assignment)
     assert await coordinator._perform_assignment(SimpleNamespace(members=sent)) == "assignment"
     assert seen == [("a", metadata("in")), ("b", None, metadata()), ("c", metadata())]
     for raw in (given_by_leader(("in", [0])), b""):

@@ -162,7 +162,7 @@ def test_the_lowest_python_takes_every_pin() -> None:
 
 @pytest.mark.parametrize(
     ("target", "extras"),
-    [("demo", ["spark"]), ("check", ["dev,spark,bench"]), ("docs", ["dev,spark,bench", "docs"])],
+    [("demo", ["broker,spark"]), ("check", ["dev,broker,spark,bench"]), ("docs", ["dev,broker,spark,bench", "docs"])],
 )
 def test_a_target_installs_what_it_needs(target: str, extras: list[str], tmp_path: Path) -> None:
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):

@@ -39,7 +39,6 @@ PUT_TOGETHER = {
     "in answers with 503",
     "no manifest.json in",
     "the _checkpoint of the archive",
-    "needs Java 17 or later, and",
 }
 """Pieces that the code puts together from texts of few words."""
 

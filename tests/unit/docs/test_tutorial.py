@@ -48,7 +48,10 @@ def test_it_starts_with_what_the_project_and_the_package_have(tmp_path: Path) ->
     """Without a clone: what it installs, sends and shows is of the wheel and of `faust init`."""
     package = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"].replace("-", "_")
     text = (ROOT / PAGE).read_text()
-    assert re.findall(r"pip install ([^\n`]+)\n", text) == [f"{package}-*.whl", f'"$(ls ../{package}-*.whl)[spark]"']
+    assert re.findall(r"pip install ([^\n`]+)\n", text) == [
+        f'"$(ls {package}-*.whl)[broker]"',
+        f'"$(ls ../{package}-*.whl)[spark]"',
+    ]
     assert not re.search(r"make install|dev\.kafka|FAUST_ACTORS", text)
     project = make_project(tmp_path, "shop", TEMPLATES[0])
     shown = next(line for one in blocks_of(PAGE) for line in one.code.splitlines() if line.startswith("faust send"))

@@ -13,14 +13,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import TopicPartition as KafkaPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors._kafka import client
 from actors._kafka.consume import fetching
 from actors._kafka.consume.fetching import GATHER_S, MOST_GATHER_S, TRICKLE_BYTES, FetchesById
+from actors._kafka.outage import Outages
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 
 IDS = uuid.UUID(int=1), uuid.UUID(int=2)
@@ -40,7 +43,7 @@ class Session:
     said: Wanted = field(default_factory=dict)
 
 
-class Broker:
+class Broker(AIOKafkaClient):
     """Stands for the client: keeps sessions as a broker does (KIP-227), and records what each fetch amounts to."""
 
     def __init__(self) -> None:
@@ -51,11 +54,14 @@ class Broker:
         self.fetched: list[Wanted] = []
         self.refusal = 0
         self.loses = False
+        self.hangs = False
         self.has_slots = True
         self._made = 0
 
-    async def send(self, node: int, request: Any) -> Any:
+    async def send(self, node: int, request: Any, **_: Any) -> Any:
         """Answer in version 13."""
+        if self.hangs:
+            await asyncio.Event().wait()
         sent = request.prepare({1: (4, 13)})
         asked = FetchRequest_v13.decode(io.BytesIO(sent.encode()))
         self.asked.append(asked)
@@ -101,14 +107,19 @@ class Broker:
         return found
 
 
+class Client(client.Client, Broker):
+    """The consumer's client."""
+
+
 class Consumer:
     """Fetches as aiokafka does."""
 
     def __init__(self) -> None:
-        self.broker = Broker()
+        self.broker = Client()
         self.lost: list[int] = []
-        self.client: Any = self.broker
-        self.fetches = FetchesById(self.client, lambda partition, _: self.lost.append(partition.partition))
+        self.client: Any = client.own(self.broker, Outages())
+        self.fetches = FetchesById(lambda partition, _: self.lost.append(partition.partition))
+        self.client.hooks = (self.fetches,)
         self.ids: dict[int, uuid.UUID] = {}
 
     def start(self, *numbers: int, topic_id: uuid.UUID = IDS[0]) -> None:
@@ -196,12 +207,12 @@ async def test_a_lost_answer_ends_the_session(consumer: Consumer) -> None:
 
 async def test_a_cancelled_fetch_ends_the_session(consumer: Consumer) -> None:
     await consumer.fetch({0: 0, 1: 0})
-    send, consumer.fetches._send = consumer.fetches._send, lambda *_: asyncio.Event().wait()
+    consumer.broker.hangs = True
     fetch = asyncio.create_task(consumer.fetch({0: 0, 1: 0}))
     await asyncio.sleep(0)
     fetch.cancel()
     await asyncio.wait([fetch])
-    consumer.fetches._send = send
+    consumer.broker.hangs = False
     assert await consumer.fetch({0: 0, 1: 0}) == {0: 0, 1: 0}
 
 
@@ -214,16 +225,15 @@ async def test_a_partition_that_starts_again_gets_its_end_though_that_is_no_news
 
 async def test_a_start_during_a_fetch_isnt_lost(consumer: Consumer) -> None:
     await consumer.fetch({0: 0, 1: 0})
-    send = consumer.fetches._send
 
-    async def starting(*args: Any) -> Any:
-        response = await send(*args)
-        consumer.start(1)
-        return response
+    class Start(client.Hook):
+        def after(self, node: Any, request: Any, response: Any) -> Any:
+            consumer.start(1)
+            return response
 
-    consumer.fetches._send = starting
+    consumer.client.hooks = (consumer.fetches, Start())
     await consumer.fetch({0: 0, 1: 0})
-    consumer.fetches._send = send
+    consumer.client.hooks = (consumer.fetches,)
     assert 1 in await consumer.fetch({0: 0, 1: 0})
 
 

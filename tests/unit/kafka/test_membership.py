@@ -8,20 +8,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.consumer.subscription_state import SubscriptionState
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._core.group.members import TaskId
 from actors._core.group.placement import Copies, encode_copies
+from actors._kafka.client import Consumer
+from actors._kafka.connection import Connection
 from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import HEARTBEAT_MS, KafkaSource
-from actors._kafka.consume.membership import GroupSettings
+from actors._kafka.consume.membership import Fencing, GroupSettings
 from actors.ports import Identity, SourceEvents, TopicPartition
 from tests.kafka.helpers import eventually
 
-ENDING = ("ensure_active_group", "_send_req")
 FIRST, SECOND, THIRD = (KafkaPartition("in", number) for number in range(3))
 
 
@@ -35,10 +35,7 @@ class Coordinator:
         self._group_subscription: Any = None
         self._listener, self._assignor = listener, assignor
         self._closing = asyncio.get_running_loop().create_future()
-        self.rejoins, self.joins, self.error_code = 0, 0, 0
-
-    async def _send_req(self, request: Any) -> Any:
-        return SimpleNamespace(error_code=self.error_code)
+        self.rejoins, self.joins = 0, 0
 
     async def ensure_active_group(self, *_: Any) -> bool:
         self.joins += 1
@@ -91,17 +88,10 @@ class World:
         self.subscription.subscribe({"in"})
         self.coordinator = Coordinator(self.subscription, lambda: self.source, self.assignor)
         fetcher = SimpleNamespace(_notify=lambda _: None, _wait_consume_future=None)
-        client = SimpleNamespace(
-            send=None, cluster=SimpleNamespace(partitions_for_topic=lambda _: {0, 1, 2}), force_metadata_update=None
-        )
-        consumer: Any = SimpleNamespace(
-            _client=client,
-            _coordinator=self.coordinator,
-            _subscription=self.subscription,
-            _fetcher=fetcher,
-            subscription=lambda: {"in"},
-            assignment=self.subscription.assigned_partitions,
-        )
+        consumer = Consumer(Connection(()), "test")
+        consumer._closed = True
+        consumer._coordinator, consumer._subscription, consumer._fetcher = self.coordinator, self.subscription, fetcher
+        consumer.client.cluster.partitions_for_topic = lambda _: {0, 1, 2}
         settings = GroupSettings("g", instance_id, 6000, 2000, 10_000, 1000, None)
         self.source = KafkaSource(consumer, settings, self.assignor, self._events())
         self.assignor.joins = self.source._joins
@@ -243,13 +233,6 @@ async def test_a_static_member_that_was_in_the_group_ends(has_joined: bool) -> N
 @pytest.mark.parametrize(("code", "seen_code"), [(82, 25), (25, 25), (27, 27), (0, 0)])
 async def test_a_fenced_instance_id_is_an_unknown_member(code: int, seen_code: int) -> None:
     """aiokafka doesn't know the error, and a worker would end without a reason."""
-    world = World(instance_id="a")
-    await world.coordinator.join(1, FIRST)
-    world.coordinator.error_code = code
-    assert (await world.coordinator._send_req("JoinGroup")).error_code == seen_code
-
-
-def test_the_coordinator_has_what_is_replaced() -> None:
-    for name in ("_on_join_prepare", "reset_generation", "_perform_assignment", "_on_join_complete", *ENDING):
-        assert callable(getattr(GroupCoordinator, name))
-    assert callable(SubscriptionState.assign_from_subscribed)
+    answer = SimpleNamespace(error_code=code)
+    assert Fencing().after(1, "JoinGroup", answer).error_code == seen_code
+    assert any(isinstance(hook, Fencing) for hook in World().source._consumer.client.hooks)

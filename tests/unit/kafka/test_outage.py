@@ -18,9 +18,11 @@ from aiokafka.errors import KafkaConnectionError
 from actors import App
 from actors._core.logs import Reminders
 from actors._faust.setup import connection
+from actors._kafka import client as client_module
 from actors._kafka import outage
 from actors._kafka.admin.broker_time import broker_time_ms
 from actors._kafka.admin.control import ControlPlane
+from actors._kafka.client import Client, own
 from actors._kafka.connection import Connection, words_of
 from actors._kafka.outage import REMIND_S, RETRY, Outages
 from actors.errors import BrokerUnavailableError
@@ -29,8 +31,8 @@ HOST = "127.0.0.1"
 DEADLINE_S = 10.0
 
 
-class FakeClient:
-    """As much of a client as is watched."""
+class FakeBrokers(AIOKafkaClient):
+    """As much of aiokafka's client as an owned one uses."""
 
     def __init__(self) -> None:
         self.tries = 0
@@ -45,7 +47,6 @@ class FakeClient:
         self._sasl_mechanism = "OAUTHBEARER"
         self._conns: dict[Any, Any] = {}
         self.hanging: set[int] = set()
-        self._get_conn_lock_value: Any = asyncio.Lock()
         self.unanswered: set[str] = set()
         self.asked: list[tuple[str, int]] = []
 
@@ -66,7 +67,7 @@ class FakeClient:
 
     async def _get_conn(self, node_id: int, *, group: Any = ConnectionGroup.DEFAULT) -> Any:
         self.tries += 1
-        async with self._get_conn_lock_value:
+        async with self._get_conn_lock:
             if self.hangs or node_id in self.hanging:
                 await asyncio.get_running_loop().create_future()
         return object() if self.answers else None
@@ -80,6 +81,10 @@ class FakeClient:
         self.refreshes += 1
 
 
+class FakeClient(Client, FakeBrokers):
+    """An owned client of fake brokers."""
+
+
 class Setting:
     """Two clients of one worker, and a clock that is set by hand."""
 
@@ -88,7 +93,7 @@ class Setting:
         self.outages = Outages(lambda: self.now_s)
         self.one, self.two = FakeClient(), FakeClient()
         for client in (self.one, self.two):
-            self.outages.watch(client)
+            own(client, self.outages)
 
 
 async def test_a_broker_that_refused_isnt_tried_before_the_back_off_is_over() -> None:
@@ -136,7 +141,7 @@ async def test_tries_grow_rare() -> None:
 
 
 async def test_a_broker_that_hangs_is_not_waited_for_and_rarely_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "CONNECT_S", 0.01)
+    monkeypatch.setattr(client_module, "CONNECT_S", 0.01)
     world = Setting()
     world.one.hangs = True
 
@@ -158,7 +163,7 @@ async def test_a_broker_that_hangs_is_not_waited_for_and_rarely_tried(monkeypatc
 
 
 async def test_a_broker_that_hangs_holds_up_no_connection_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "CONNECT_S", 0.05)
+    monkeypatch.setattr(client_module, "CONNECT_S", 0.05)
     world = Setting()
     world.one.hanging, world.one.answers = {1}, True
     first, second = await asyncio.gather(world.one._get_conn(1), world.one._get_conn(2))
@@ -167,7 +172,7 @@ async def test_a_broker_that_hangs_holds_up_no_connection_to_another(monkeypatch
 
 
 async def test_who_waits_for_a_try_that_fails_does_not_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "CONNECT_S", 0.05)
+    monkeypatch.setattr(client_module, "CONNECT_S", 0.05)
     world = Setting()
     world.one.hangs = True
     assert await asyncio.gather(*(world.one._get_conn(1) for _ in range(5))) == [None] * 5
@@ -177,7 +182,7 @@ async def test_who_waits_for_a_try_that_fails_does_not_try_again(monkeypatch: py
 async def test_a_broker_of_the_list_that_hangs_is_not_waited_for_where_there_are_others() -> None:
     world = Setting()
     await world.one.bootstrap()
-    assert [asked_ms for _, asked_ms in world.one.asked] == [outage.CONNECT_S * 1000]
+    assert [asked_ms for _, asked_ms in world.one.asked] == [client_module.CONNECT_S * 1000]
     assert world.one._request_timeout_ms == 20_000
     world.two._bootstrap_servers = ["127.0.0.1:9001"]
     await world.two.bootstrap()
@@ -185,7 +190,7 @@ async def test_a_broker_of_the_list_that_hangs_is_not_waited_for_where_there_are
 
 
 async def test_a_look_at_the_leaders_ends_though_a_broker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "METADATA_S", 0.01)
+    monkeypatch.setattr(client_module, "METADATA_S", 0.01)
     world = Setting()
     assert await world.one._metadata_update(None, None)
     world.one.hangs = True
@@ -341,21 +346,21 @@ def test_what_the_client_says_of_a_missing_permission_is_said_once_per_interval(
 
 async def test_the_clients_lock_of_all_connections_is_taken_out() -> None:
     client = AIOKafkaClient(bootstrap_servers="127.0.0.1:1")
-    Outages().watch(client)
+    own(client, Outages())
     async with client._get_conn_lock, asyncio.timeout(5), client._get_conn_lock:
         pass
 
 
 async def test_a_broker_that_hangs_does_not_hold_up_the_question_for_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[Any] = []
-    monkeypatch.setattr(Outages, "watch", lambda outages, client: watched.append(client))
+    monkeypatch.setattr(client_module, "own", lambda client, outages: watched.append(client))
     with pytest.raises(BrokerUnavailableError):
         await broker_time_ms(Connection.to("127.0.0.1:1", client_id="test"), "registry")
     assert watched, "the client waits 20 s for each broker that doesn't answer"
 
 
 async def test_fausts_own_producer_does_not_wait_for_a_broker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "CONNECT_S", 0.1)
+    monkeypatch.setattr(client_module, "CONNECT_S", 0.1)
     with contextlib.closing(socket.create_server((HOST, 0))) as hangs, contextlib.closing(socket.socket()) as closed:
         closed.bind((HOST, 0))
         ports = [place.getsockname()[1] for place in (hangs, closed)]

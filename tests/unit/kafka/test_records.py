@@ -11,8 +11,9 @@ from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 from aiokafka.structs import TopicPartition
 
+from actors._kafka.client import RAW
 from actors._kafka.consume import damaged
-from actors._kafka.consume.records import CHUNK_RECORDS, FETCHES, RAW, readable
+from actors._kafka.consume.records import CHUNK_RECORDS, FETCHES, readable
 from actors.errors import UnreadableLogError
 from actors.ports import RefusedRecord
 

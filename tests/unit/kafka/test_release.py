@@ -6,24 +6,24 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
-from aiokafka import AIOKafkaConsumer
 
-from actors._kafka import connection
-from actors._kafka.connection import release
+from actors._kafka import client
+from actors._kafka.client import Consumer, release
+from actors._kafka.connection import Connection
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CLOSE_S", 0.02)
+    monkeypatch.setattr(client, "CLOSE_S", 0.02)
 
 
-async def stopped(consumer: AIOKafkaConsumer) -> None:
+async def stopped(consumer: Consumer) -> None:
     async with asyncio.timeout(2.0):
         await release(consumer)
 
 
 async def test_connections_that_never_close() -> None:
-    consumer = AIOKafkaConsumer()
+    consumer = Consumer(Connection(()), "test")
     # As aiokafka's: each call returns the same future, which a call that is cancelled cancels.
     closed = [asyncio.get_running_loop().create_future() for _ in range(2)]
     for node, future in enumerate(closed):
@@ -33,7 +33,7 @@ async def test_connections_that_never_close() -> None:
 
 
 async def test_a_fetch_that_is_cancelled_before_it_is_tried_again() -> None:
-    consumer = AIOKafkaConsumer()
+    consumer = Consumer(Connection(()), "test")
 
     async def cancelled() -> None:
         raise asyncio.CancelledError
@@ -46,7 +46,7 @@ async def test_a_fetch_that_is_cancelled_before_it_is_tried_again() -> None:
 
 
 async def test_who_is_cancelled_while_waiting_is() -> None:
-    consumer = AIOKafkaConsumer()
+    consumer = Consumer(Connection(()), "test")
 
     async def hang() -> None:
         await asyncio.Event().wait()

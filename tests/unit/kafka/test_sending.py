@@ -21,7 +21,7 @@ class Leaders:
     """Stands for the client: each partition has a leader; the first takes what it gets, the third never does."""
 
     cluster = SimpleNamespace(leader_for_partition=lambda partition: partition.partition)
-    _request_timeout_ms = 40_000
+    request_timeout_ms = 40_000
 
     def __init__(self, refusals: float) -> None:
         self.left = refusals

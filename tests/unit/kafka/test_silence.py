@@ -8,36 +8,40 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.group import HeartbeatRequest, LeaveGroupRequest
 
+from actors._kafka.client import Client, own
 from actors._kafka.consume.silence import Silence
+from actors._kafka.outage import Outages
 from actors.ports import TopicPartition
 
 NOT_LEADER, NOT_COORDINATOR, REBALANCING, DENIED = 6, 16, 27, 30
 PARTITIONS = [TopicPartition("in", 0), TopicPartition("in", 1)]
 
 
-class Brokers:
-    """A client and a coordinator of it; `answer` is what the next request comes to."""
+class Answers(AIOKafkaClient):
+    """Brokers, of which `answer` is what the next request comes to."""
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.answer: Any = None
-        self.silence = Silence(lambda: self.now_s)
-        self.coordinator = SimpleNamespace(_send_req=self.ask)
-        self.silence.watch(self, self.coordinator)
+    answer: Any = None
 
-    async def send(self, _: Any, __: Any) -> Any:
-        return await self.ask(None)
-
-    async def ask(self, _: Any) -> Any:
+    async def send(self, *_: Any, **__: Any) -> Any:
         if isinstance(self.answer, BaseException):
             raise self.answer
         if isinstance(self.answer, asyncio.Event):
             await self.answer.wait()
         return self.answer
+
+
+class Brokers(Client, Answers):
+    """The client of a consumer."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.silence = Silence(lambda: self.now_s)
+        own(self, Outages()).hooks = (self.silence,)
 
     async def fetch(self, *codes: int, error: BaseException | None = None) -> None:
         """Fetch both partitions, each answered with a code, or none because of an error."""
@@ -51,7 +55,7 @@ class Brokers:
         """Send a heartbeat, or another request, to the coordinator."""
         self.answer = answer if isinstance(answer, BaseException) else SimpleNamespace(error_code=answer)
         with contextlib.suppress(KafkaConnectionError):
-            await self.coordinator._send_req(request or HeartbeatRequest("group", 1, "member"))
+            await self.send(1, request or HeartbeatRequest("group", 1, "member"), group=ConnectionGroup.COORDINATION)
 
     def leaders_s(self) -> list[float]:
         return [self.silence.leader_s(partition) for partition in PARTITIONS]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
-from aiokafka.client import CoordinationType
+from aiokafka.client import AIOKafkaClient, CoordinationType
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     KafkaConnectionError,
@@ -23,10 +23,12 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors import App, Context, OnError
 from actors._kafka import requests as asking
+from actors._kafka.client import Client, Consumer, Producer
 from actors._kafka.connection import Connection
 from actors._kafka.consume import consumer as consuming
 from actors._kafka.consume.consumer import KafkaSource
-from actors._kafka.produce.failures import Throttle, TransportFaultError
+from actors._kafka.consume.membership import GroupSettings
+from actors._kafka.produce.failures import TransportFaultError
 from actors._kafka.requests import KafkaRequests
 from actors.errors import BrokerUnavailableError
 from actors.ports import ActorRequest, SourceEvents, TopicPartition
@@ -37,21 +39,21 @@ from tests.unit.kafka.test_writer import transactions
 INPUT = KafkaPartition("in", 0)
 
 
-class FakeConsumer:
-    """As much of a consumer as the source uses; a poll raises `error`."""
+class FakeConsumer(Consumer):
+    """A consumer without brokers; a poll raises `error`."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.polls = 0
         self.paused_now: set[KafkaPartition] = set()
         self.heartbeats = 0
-        self._client = SimpleNamespace(send=None, force_metadata_update=lambda: None)
+        self._closed = True
+        self._client = SimpleNamespace(hooks=(), force_metadata_update=lambda: None)
         self._subscription = SimpleNamespace(subscription=SimpleNamespace(assignment=None))
         self._fetcher = SimpleNamespace(error_future=asyncio.get_running_loop().create_future())
         dead = asyncio.get_running_loop().create_future()
         dead.set_result(None)
         self._coordinator = SimpleNamespace(
-            group_id="group",
             _heartbeat_task=dead,
             _start_heartbeat_task=self._beat,
             check_errors=self._check,
@@ -88,7 +90,7 @@ def source_of(consumer: FakeConsumer, lost: dict[TopicPartition, str]) -> KafkaS
         lost=lost.__setitem__,
         failed=lambda error: pytest.fail(repr(error)),
     )
-    return KafkaSource(consumer, nothing, nothing, events)
+    return KafkaSource(consumer, GroupSettings("group", None, 6000, 2000, 10_000, 1000, None), nothing, events)
 
 
 async def test_a_group_that_may_not_be_read_is_tried_again_with_heartbeats_and_said_once(
@@ -147,24 +149,25 @@ async def test_only_a_request_that_may_have_been_sent_is_fatal() -> None:
     assert errors == []
 
 
-async def test_a_quota_is_named_while_it_may_be_the_cause() -> None:
+async def test_a_quota_is_named_while_it_may_be_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [SimpleNamespace(throttle_time_ms=0), SimpleNamespace(throttle_time_ms=12_300)]
 
     async def send(*_: Any, **__: Any) -> Any:
         return answers.pop(0)
 
-    client: Any = SimpleNamespace(send=send)
-    throttle = Throttle(client)
+    client = Client.of(Connection(()), "commits")
+    monkeypatch.setattr(AIOKafkaClient, "send", send)
+    writer = transactions(client)
     await client.send(1, None)
-    assert throttle.told(20.0) == ""
+    assert "quota" not in str(writer._unknown(TimeoutError()))
     await client.send(1, None)
-    assert "a broker let this client wait 12.3 s, because of a quota" in throttle.told(20.0)
+    assert "a broker let this client wait 12.3 s, because of a quota" in str(writer._unknown(TimeoutError()))
 
 
 async def test_a_producer_with_a_refused_batch_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The brokers refuse all its later batches of the partition, since they haven't seen the sequence numbers."""
     answers: list[Exception | None] = [None, TopicAuthorizationFailedError("locks"), None]
-    made: list[SimpleNamespace] = []
+    made: list[Producer] = []
 
     async def send(*_: Any, **__: Any) -> asyncio.Future[None]:
         done, error = asyncio.get_running_loop().create_future(), answers.pop(0)
@@ -175,8 +178,9 @@ async def test_a_producer_with_a_refused_batch_is_replaced(monkeypatch: pytest.M
         return done
 
     async def start() -> None:
-        running = SimpleNamespace(sender_task=asyncio.get_running_loop().create_future())
-        asks._producer = SimpleNamespace(send=send, stop=lambda: asyncio.sleep(0), _sender=running)
+        asks._producer = Producer(asks._connection, "questions")
+        asks._producer.send, asks._producer._closed = send, True
+        asks._producer._sender = SimpleNamespace(sender_task=asyncio.get_running_loop().create_future())
         made.append(asks._producer)
 
     security = {"sasl_plain_username": "bob"}
@@ -205,12 +209,11 @@ async def test_who_asks_hears_that_answers_may_not_be_read(
             raise ValueError(reads)
         raise TopicAuthorizationFailedError("app-replies")
 
-    monkeypatch.setattr(asking, "fetched", denied)
     asks = KafkaRequests(Connection(()), group="g", topic="app-replies", replication_factor=-1)
     question = ActorRequest(id="q", topic="in", partition=0, key=b"k", value=b"v", headers=[])
     with asks._waiting.question(question) as answer, caplog.at_level(logging.WARNING):
         with pytest.raises(ValueError, match="4"):
-            await asks._read(None, KafkaPartition("app-replies", 0))
+            await asks._read(SimpleNamespace(fetched=denied), KafkaPartition("app-replies", 0))
         error = answer.exception()
     assert isinstance(error, BrokerUnavailableError)
     assert "isn't allowed Read on topic app-replies" in error.missing

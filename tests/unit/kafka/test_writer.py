@@ -137,7 +137,7 @@ async def test_only_the_batch_whose_records_or_offset_are_refused_fails(
             topics = [("made", [(0, code, {})], {})] if isinstance(request, TxnOffsetCommitRequest) else []
             return SimpleNamespace(error_code=0, producer_id=5, producer_epoch=9, topics=topics)
 
-        async def _wait_on_metadata(self, _: str) -> set[int]:
+        async def partitions_of(self, _: str) -> set[int]:
             return {0}
 
     monkeypatch.setattr(writer_module, "append", append)
@@ -162,7 +162,7 @@ async def test_an_output_that_is_unknown_fails_the_batches_that_need_it(is_denie
             await asyncio.Event().wait()
         return {0}
 
-    made = transactions(SimpleNamespace(_wait_on_metadata=known))
+    made = transactions(SimpleNamespace(partitions_of=known))
     made._sequences = sequences = Sequences(1, 0)
     batches = [
         CommitBatch(number, {}, outputs=[Output(topic, 0, b"k", b"v", [], None)])

@@ -15,10 +15,11 @@ from click.testing import CliRunner
 from faust.types.settings.settings import Settings
 
 from actors import App
-from actors._faust.settings.sources import OWN_VARIABLES, SECRETS
+from actors._faust.settings.sources import OWN_VARIABLES
 from actors._faust.setup import Setup
 from actors.cli import cli
 from actors.declare.names import group_of
+from actors.declare.options import SECRETS
 from actors.web import health, metrics
 from actors.web.access.settings import own_address
 from tests.documents import ROOT

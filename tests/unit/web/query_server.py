@@ -20,7 +20,7 @@ from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
 from actors.runtime.queries.standby_reads import StandbyReader
-from actors.runtime.spec import ActorSpec
+from actors.runtime.spec import ActorSpec, InputSpec
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.task import Task
 from actors.testing.fakes.ports import FakeClock
@@ -53,6 +53,12 @@ KEYS = [
 ]
 
 
+def spec_of(name: str, topic: str, handler: Any, stores: Any, **options: Any) -> ActorSpec:
+    """Return the spec of an actor with one input of texts."""
+    inputs = (InputSpec(topic, handler, bytes.decode, bytes.decode),)
+    return ActorSpec(name=name, stores=stores, inputs=inputs, partition_count=PARTITIONS, changelogs={}, **options)
+
+
 class Served:
     """An app's web server, and what stands where its tasks and its service would."""
 
@@ -70,7 +76,7 @@ class Served:
         def add(ctx: Context, number: int, share: float = 0.0) -> list[float]:
             return [number, share]
 
-        self.spec = ActorSpec("talk", "in", PARTITIONS, talk, bytes.decode, bytes.decode, (words, numbers), {})
+        self.spec = spec_of("talk", "in", talk, (words, numbers))
         self.store = MemoryStore()
         self.store.apply([(key.encode(), encode_metadata(1, 1) + key[:9].encode()) for key in KEYS], POSITION)
         self.store.apply([(f"big{n}".encode(), encode_metadata(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)

@@ -222,7 +222,7 @@ def test_each_input_takes_null_values_by_its_own_type() -> None:
     @app.actor(app.topic("a", value_type=int | None), app.topic("b", value_type=int), name="pair")
     async def pair(ctx: Context, value) -> None: ...
 
-    @app.on(pair, app.actors["pair"].more_topics[0])
+    @app.on(pair, app.actors["pair"].topics[1])
     async def of_b(ctx: Context, value: int) -> None: ...
 
     with ActorTestDriver(app, partitions=1) as driver:
@@ -233,4 +233,4 @@ def test_each_input_takes_null_values_by_its_own_type() -> None:
             driver.send(plain, key="k", value=None)
     message = r"b\[0\] offset 0.*takes no tombstones"
     with ActorTestDriver(app, partitions=1) as driver, pytest.raises(UndecodableRecordError, match=message):
-        driver.send(app.actors["pair"].more_topics[0], key=b"k", value=None)
+        driver.send(app.actors["pair"].topics[1], key=b"k", value=None)

@@ -14,7 +14,7 @@ from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.calls import EffectRecord, line_of
 from actors.runtime.outbox.effects import Effects
-from actors.runtime.spec import ActorSpec
+from actors.runtime.spec import ActorSpec, InputSpec
 from actors.runtime.task.context import PoisonTracking
 from actors.runtime.task.handling import Handling
 from actors.testing.fakes.ports import FakeClock
@@ -54,11 +54,8 @@ class Bench:
         )
         self.spec = ActorSpec(
             name="work",
-            topic="in",
+            inputs=(InputSpec("in", self.handle, bytes.decode, bytes.decode),),
             partition_count=1,
-            handler=self.handle,
-            decode_key=bytes.decode,
-            decode_value=bytes.decode,
             stores=(self.store,),
             changelogs={},
             encode_message=encode,

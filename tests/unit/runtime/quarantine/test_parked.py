@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +22,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.quarantine import quarantine as parked
 from actors.runtime.quarantine.quarantine import Parked, ParkedMessage
-from actors.runtime.spec import ActorSpec
+from actors.runtime.spec import ActorSpec, InputSpec
 from actors.runtime.task.context import PoisonTracking
 from actors.runtime.task.handling import Handling
 from actors.testing import ActorTestDriver
@@ -461,11 +460,8 @@ class Standing:
         )
         self.spec = ActorSpec(
             name="work",
-            topic="in",
+            inputs=(InputSpec("in", nothing, bytes, bytes),),
             partition_count=1,
-            handler=nothing,
-            decode_key=bytes,
-            decode_value=bytes,
             stores=(self.store,),
             changelogs={},
             on_error=ON_ERROR,
@@ -570,7 +566,7 @@ async def test_a_retry_that_is_not_carried_out_to_its_end_leaves_nothing(error: 
             raise error
         state.outputs.append(value)
 
-    spec = replace(standing.spec, handler=send)
+    spec = standing.spec.with_handlers(lambda _: send)
     ends = error is GivenBack
     handling = Handling(spec, standing.parked, PoisonTracking(), lambda: ends and is_over(), asyncio.sleep)
     with pytest.raises(error):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import NotControllerError, TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 from aiokafka.protocol.fetch import FetchRequest, FetchResponse_v11
 from aiokafka.structs import TopicPartition as KafkaPartition
@@ -20,8 +21,10 @@ from actors._core.task.takeover import LogBounds, ResetPolicy, StartRules
 from actors._core.task.topic_ids import TopicIds
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.topics import _check_partitions
+from actors._kafka.client import Client, Hook, own
 from actors._kafka.connection import Connection, is_denied
 from actors._kafka.consume.fetching import FetchesById
+from actors._kafka.outage import Outages
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 from actors.errors import BrokerUnavailableError, ConfigurationError, InputGrownError, RestoreError
 from actors.ports import NO_ID, Committed, Identity, OwnerRecord, TopicIdentity, TopicPartition
@@ -58,7 +61,6 @@ def as_spec(stores: Any, changelogs: Mapping[str, Any]) -> Any:
         topic="input",
         topics=("input",),
         inputs=(None,),
-        more_inputs=(),
         partition_count=2,
         is_partitioned=bool(stores),
         stores=stores,
@@ -162,7 +164,7 @@ async def test_a_topic_that_is_re_created_during_a_takeover_is_looked_at_again_b
     assert world.claims == 0
 
 
-class Client:
+class Brokers:
     """As much of a client as asks brokers for topics; `says` has what each broker says of them."""
 
     def __init__(self, *says: Mapping[str, int | uuid.UUID]) -> None:
@@ -185,7 +187,7 @@ class Client:
 
 
 def control(*says: Mapping[str, int | uuid.UUID]) -> ControlPlane:
-    client: Any = Client(*says)
+    client: Any = Brokers(*says)
     return ControlPlane(client, "app-actors", Connection(("127.0.0.1:1",)))
 
 
@@ -288,7 +290,7 @@ def test_state_of_a_former_input_says_nothing_of_offsets() -> None:
 # --- fetches ----------------------------------------------------------------------------------------------------------
 
 
-class Broker:
+class Broker(AIOKafkaClient):
     """Answers a fetch of any version; `ids` are the topics that it has, `code` what it says of the others."""
 
     def __init__(self, version: int = 13, code: int = 100) -> None:
@@ -297,7 +299,7 @@ class Broker:
         self._versions = {1: (4, version)}
         self._code = code
 
-    async def send(self, node: int, request: Any) -> Any:
+    async def send(self, node: int, request: Any, **_: Any) -> Any:
         if not isinstance(request, FetchRequest) and not hasattr(request, "names"):
             return request
         struct = request.prepare(self._versions)
@@ -313,19 +315,22 @@ class Broker:
         return FetchResponse_v13.decode(io.BytesIO(FetchResponse_v13(0, 0, 0, topics, {}).encode()))
 
 
-def fetch(broker: Broker, ids: Mapping[int, str], after: Mapping[int, str] | None = None) -> tuple[Any, list[Any]]:
+class OwnedBroker(Client, Broker):
+    """The client of a consumer."""
+
+
+def fetch(broker: OwnedBroker, ids: Mapping[int, str], after: Mapping[int, str] | None = None) -> tuple[Any, list[Any]]:
     """Fetch partitions 0 and 1 with these ids, which are others when the response comes; and what was lost."""
     lost: list[Any] = []
-    fetches = FetchesById(broker, lambda partition, topic_id: lost.append((partition.partition, str(topic_id))))
-    send = fetches._send
+    fetches = FetchesById(lambda partition, topic_id: lost.append((partition.partition, str(topic_id))))
 
-    async def late(*args: Any) -> Any:
-        response = await send(*args)
-        for number, topic_id in (after or {}).items():
-            fetches.set_id(KafkaPartition("in", number), topic_id)
-        return response
+    class Late(Hook):
+        def after(self, node: Any, request: Any, response: Any) -> Any:
+            for number, topic_id in (after or {}).items():
+                fetches.set_id(KafkaPartition("in", number), topic_id)
+            return response
 
-    fetches._send = late
+    own(broker, Outages()).hooks = (fetches, Late())
     for number, topic_id in ids.items():
         fetches.set_id(KafkaPartition("in", number), topic_id)
     request = FetchRequest(500, 1, 1_000, 1, [("in", [(0, 70, 10), (1, 71, 10)])])
@@ -333,7 +338,7 @@ def fetch(broker: Broker, ids: Mapping[int, str], after: Mapping[int, str] | Non
 
 
 def test_a_fetch_names_ids_and_its_response_reads_as_one_by_name() -> None:
-    broker = Broker()
+    broker = OwnedBroker()
     response, lost = fetch(broker, {0: OLD, 1: OLD})
     [asked] = broker.asked
     assert type(asked) is FetchRequest_v13
@@ -347,13 +352,13 @@ def test_a_fetch_names_ids_and_its_response_reads_as_one_by_name() -> None:
 
 @pytest.mark.parametrize("code", [100, 103])
 def test_a_partition_of_another_topic_is_lost_and_the_others_are_given(code: int) -> None:
-    response, lost = fetch(Broker(code=code), {0: NEW, 1: OLD})
+    response, lost = fetch(OwnedBroker(code=code), {0: NEW, 1: OLD})
     assert [(name, [part[0] for part in parts]) for name, parts in response.topics if parts] == [("in", [1])]
     assert lost == [(0, NEW)]
 
 
 def test_a_response_for_an_id_that_was_given_up_meanwhile_is_dropped() -> None:
-    response, lost = fetch(Broker(), {0: OLD, 1: NEW}, after={0: NEW, 1: OLD})
+    response, lost = fetch(OwnedBroker(), {0: OLD, 1: NEW}, after={0: NEW, 1: OLD})
     assert all(not parts for _, parts in response.topics)
     assert lost == []
 
@@ -362,7 +367,7 @@ def test_a_response_for_an_id_that_was_given_up_meanwhile_is_dropped() -> None:
     ("version", "ids"), [(12, {0: OLD, 1: OLD}), (13, {0: OLD, 1: ""}), (13, {0: NO_ID, 1: NO_ID})]
 )
 def test_names_are_fetched_where_the_broker_or_an_id_is_too_old(version: int, ids: Mapping[int, str]) -> None:
-    broker = Broker(version)
+    broker = OwnedBroker(version)
     response, _ = fetch(broker, ids)
     assert broker.asked[0].API_VERSION == 11
     assert [part[0] for part in response.topics[0][1]] == [0, 1]

@@ -53,7 +53,7 @@ def make_worker() -> Worker:
     spec: Any = SimpleNamespace(
         name="count",
         topics=("in",),
-        more_inputs=(),
+        inputs=("in",),
         is_partitioned=True,
         partition_count=2,
         stores=(1,),

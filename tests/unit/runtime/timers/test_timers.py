@@ -15,7 +15,7 @@ from actors.runtime.clock import Timestamps
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.task_state import TaskState
-from actors.runtime.spec import ActorSpec
+from actors.runtime.spec import ActorSpec, InputSpec
 from actors.runtime.timers.timers import MESSAGES_AT_ONCE, Timers
 from actors.testing import ActorTestDriver
 from stores._core.overlay import MessageScope, Overlay, OverlayReader, with_metadata
@@ -34,7 +34,8 @@ def encode(message):
     return message.encode(), [("type", b"str")]
 
 
-SPEC = ActorSpec("x", "in", 1, print, bytes.decode, bytes.decode, (STORE,), {}, encode_message=encode, timers=STORE)
+PARTS = {"stores": (STORE,), "changelogs": {}, "encode_message": encode, "timers": STORE}
+SPEC = ActorSpec(name="x", inputs=(InputSpec("in", print, bytes.decode, bytes.decode),), partition_count=1, **PARTS)
 
 
 class Task:

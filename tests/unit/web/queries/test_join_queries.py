@@ -12,9 +12,8 @@ import pytest
 
 from actors import Context
 from actors.client import StateClient, StateRequestError
-from actors.runtime.spec import ActorSpec
 from actors.web.queries.openapi import description
-from tests.unit.web.query_server import PARTITIONS, Served, get
+from tests.unit.web.query_server import Served, get, spec_of
 
 BODY = b'{"keys": ["a"]}'
 
@@ -31,7 +30,7 @@ class JoinServed(Served):
 
         windows = self.app.actors["paid"].windows
         rows = tuple(store.rows for store in windows)
-        spec = ActorSpec("paid", "orders", PARTITIONS, paid, bytes.decode, bytes.decode, rows, {}, windows=windows)
+        spec = spec_of("paid", "orders", paid, rows, windows=windows)
         service: Any = self.app._actor_service
         service.copies = []
         self.queries.actors["paid"] = self.queries.stores["paid"] = spec

@@ -15,13 +15,12 @@ from actors._core.group.members import TaskId
 from actors._core.windows.versions import MARK_KEY
 from actors.client import StateClient, StateRequestError
 from actors.runtime.queries import histories
-from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restored
 from actors.testing import ActorTestDriver
 from stores._core.record import encode_metadata
 from stores.memory import MemoryStore
 from tests.unit.web.queries.test_window_queries import ask
-from tests.unit.web.query_server import PARTITIONS, POSITION, Served
+from tests.unit.web.query_server import PARTITIONS, POSITION, Served, spec_of
 
 NOON_MS = 1_700_049_600_000
 HOUR_MS = 3_600_000
@@ -57,7 +56,7 @@ class TablesServed(Served):
         with ThreadPoolExecutor(1) as pool:
             files = pool.submit(recorded).result()
         stores = app.actors["enrich"].stores
-        self.spec = ActorSpec("enrich", "orders", PARTITIONS, enrich, bytes.decode, bytes.decode, stores, {})
+        self.spec = spec_of("enrich", "orders", enrich, stores)
         for number in range(PARTITIONS):
             task = self.tasks[TaskId("enrich", number)] = self._task(number)
             held = [MemoryStore() for _ in stores]

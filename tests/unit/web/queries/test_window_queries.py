@@ -15,14 +15,13 @@ import pytest
 from actors import Context, Session, Sliding, Tumbling, aggregates
 from actors._core.group.members import TaskId
 from actors.client import StateClient, StateError, StateRequestError, WindowValue
-from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restored
 from actors.runtime.windows import committed
 from actors.testing import ActorTestDriver
 from actors.web.queries import server
 from stores.memory import MemoryStore
 from tests.documents import block
-from tests.unit.web.query_server import PARTITIONS, POSITION, Served, get
+from tests.unit.web.query_server import PARTITIONS, POSITION, Served, get, spec_of
 
 NOON_MS = 1_700_049_600_000
 MINUTE_MS = 60_000
@@ -61,9 +60,7 @@ class WindowsServed(Served):
         with ThreadPoolExecutor(1) as pool:
             files = pool.submit(recorded).result()
         rows = tuple(store.rows for store in stores)
-        self.spec = ActorSpec(
-            "add", "events", PARTITIONS, add, bytes.decode, bytes.decode, rows, {}, windows=tuple(stores)
-        )
+        self.spec = spec_of("add", "events", add, rows, windows=tuple(stores))
         for number in range(PARTITIONS):
             task = self.tasks[TaskId("add", number)] = self._task(number)
             held = [MemoryStore() for _ in stores]
