@@ -235,7 +235,8 @@ class _Book:
             # Where an offset was set anew, stream time is that of all inputs that were handled before it was: some of
             # them, finished in lanes, may be behind it.
             is_bounded = not (self._part.is_parking or world.audit.has_moved(self._partition))
-            latest_ms = self._part.latest_input(self._partition, offset if is_bounded else None)
+            # No input is ahead of all clocks.
+            latest_ms = min(latest_ms, self._part.latest_input(self._partition, offset if is_bounded else None))
         if due_ms > latest_ms:
             self._say(name, f"is due at {due_ms}, and fired before {latest_ms} by its clock, the {timer.clock}'s")
 
