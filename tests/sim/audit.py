@@ -221,6 +221,12 @@ class Audit:
     def spans(self, source: TopicPartition) -> list[tuple[int, int]]:
         return self._inputs[source].spans
 
+    def has_moved(self, partition: int) -> bool:
+        """Whether some takeover went on elsewhere than the last commit: inputs may be handled again, or never."""
+        sources = [TopicPartition(topic, partition) for topic in self._topics]
+        former = [held for source in sources for _, held in self._former_of(source)]
+        return any(len(held.spans) > 1 for held in [*former, *(self._inputs[source] for source in sources)])
+
     def recreated(self, topic_id: str, logs: Iterable[PartitionLog]) -> None:
         """Note that the input was re-created: its former id and partitions."""
         self.note(f"RE-CREATES the input {topic_id}")

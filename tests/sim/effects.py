@@ -39,10 +39,6 @@ class Call:
     ended: str | None = None
 
 
-REPEATED = frozenset(("operator", "expired"))
-"""Features with which inputs may be handled again."""
-
-
 class EffectsPart(Part):
     """Inputs ask for calls; the outside is slow, fails, hangs, and answers some."""
 
@@ -247,8 +243,8 @@ class EffectsPart(Part):
             self.count(f"effect {what}")
             line = lines[key]
             if what == "asked":
-                # An operator may have inputs handled again; their ids stay.
-                if id in asked_once and REPEATED.isdisjoint(self.world.features):
+                # The ids of inputs that are handled again stay.
+                if id in asked_once and not self.world.audit.has_moved(partition):
                     yield f"effects: {number} of {key} was asked for as {id}, and so was another call"
                 asked_once.add(id)
                 line.append((int(number), id))

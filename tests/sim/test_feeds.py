@@ -16,6 +16,7 @@ from tests.sim.feeds.simulation import check, simulate
 from tests.sim.planted import Patch
 from tests.unit.core import test_feed_times as schedules
 from tests.unit.runtime.inputs import test_bad_times as bad_times
+from tests.unit.runtime.inputs import test_feeds as feeds
 
 SEEDS = max(int(os.environ.get("SIM_SEEDS", "20")) // 4, 2)
 FEATURE_SEEDS = max(int(os.environ.get("SIM_SEEDS", "20")) // 10, 2)
@@ -92,7 +93,6 @@ PLANTED = [
     (damages.forget_stream_time, ("slow_actor", "crash"), 2, "late", ""),
     (damages.forget_the_latest_time, ("slow_actor", "crash"), 30, "first stage lacks", ""),
     (damages.read_no_further_than_stream_time, NO_FAULTS, 0, "first stage", ""),
-    (damages.forget_output_time, ("slow_actor", "crash"), 11, "time of", ""),
     (damages.let_zombies_commit, ("pause_at_step", "wake_in_takeover", "slow_actor"), 10, "time of", ""),
     (damages.send_before_records_in_order, NO_FAULTS, 0, "late", "ordered"),
     (damages.close_windows_before_records_in_order, NO_FAULTS, 3, "late", "ordered"),
@@ -119,7 +119,8 @@ def test_a_damage_is_found(
 
 # What needs a schedule of its own. A cap is beyond the promise: without it, what follows a source that is ahead of the
 # clock is late by (b). A queue of the newest look alone makes nothing late either: stream time stands until a reader
-# has caught up. A slow answer alone, or a producer that retries behind a failed look, is too seldom for a seed.
+# has caught up. A slow answer alone, or a producer that retries behind a failed look, is too seldom for a seed. And the
+# output time is that of what waits unless a timer is set for a time that has passed: no record here is that late.
 #
 # Two damages can't do harm here. The records of an aborted transaction can't be counted: the consumer doesn't hand them
 # out. And the largest time of other sources can't be asked for after the own end: one answer has both, times first,
@@ -129,6 +130,10 @@ SCRIPTED = [
     (damages.follow_up_to_the_clock, schedules.test_a_source_follows_no_further_than_the_clock_and_in_steps),
     (damages.keep_the_newest_look_alone, schedules.test_the_oldest_look_stays_and_the_newest_is_replaced_whole),
     (damages.measure_silence_to_the_answer, schedules.test_silence_lasts_from_an_answer_to_a_question),
+    (
+        damages.forget_output_time,
+        feeds.test_the_time_of_outputs_doesnt_go_back_with_a_takeover_while_a_late_timer_waits,
+    ),
     (damages.take_times_of_another_topic, bad_times.test_a_mark_of_another_topic_of_that_name_has_no_time),
 ]
 

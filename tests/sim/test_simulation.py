@@ -94,6 +94,10 @@ FOUND = (
     (728, (), ("asks", "expiry", "parallel", "steps", "timers", "views")),
     # The oracle took stream time for that of the inputs before an offset which had been forgotten and set again.
     (1071, (), ("asks", "expired", "expiry", "parallel", "poison", "queries", "retention", "timers")),
+    # The same, where records behind the offset that was set anew had been finished in lanes before.
+    (2, (), ("asks", "parallel", "poison", "retention", "timers")),
+    # The oracle took ids for new ones where such records were handled again: in runs without an operator.
+    (95, (), ("asks", "parallel", "poison", "retention", "timers")),
     # Intervals became longer and shorter again: a session that another one had taken the place of was emitted.
     (5054, (), ("windows",)),
     # The oracle took the ids of timers for new ones where an operator had inputs handled again.

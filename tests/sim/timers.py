@@ -13,7 +13,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.timers import timers
 from tests.sim import app
 from tests.sim.asks import AsksPart
-from tests.sim.effects import REPEATED, EffectsPart
+from tests.sim.effects import EffectsPart
 from tests.sim.part import Host, Operation, Part, Stores
 
 STORE = TOPIC = "timers"
@@ -27,8 +27,8 @@ MOMENT_EFFECTS = 50_000
 """Where the numbers of the effects that these ask for begin."""
 
 
-MOVED = frozenset(("operator", "recreate", "inputs"))
-"""Features with which offsets don't tell what was handled before: the stream's time may be of former inputs."""
+OTHERS = frozenset(("recreate", "inputs"))
+"""Features with which the stream's time may be of other inputs than the one that there is now."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -229,17 +229,20 @@ class _Book:
         timer.fired_ms = due_ms
         if timer.is_over and timer is self._set.get(name):
             del self._set[name]
-        if MOVED.isdisjoint(self._part.world.features) and timer.clock == "stream":
+        world = self._part.world
+        if OTHERS.isdisjoint(world.features) and timer.clock == "stream":
             # What is handled later than it came due has a later input's offset in its place, not an earlier one's.
-            # Where the group forgot its offsets, stream time is that of inputs which are handled again.
-            is_bounded = not self._part.is_parking and "expired" not in self._part.world.features
-            latest_ms = self._part.latest_input(self._partition, offset if is_bounded else None)
+            # Where an offset was set anew, stream time is that of all inputs that were handled before it was: some of
+            # them, finished in lanes, may be behind it.
+            is_bounded = not (self._part.is_parking or world.audit.has_moved(self._partition))
+            # No input is ahead of all clocks.
+            latest_ms = min(latest_ms, self._part.latest_input(self._partition, offset if is_bounded else None))
         if due_ms > latest_ms:
             self._say(name, f"is due at {due_ms}, and fired before {latest_ms} by its clock, the {timer.clock}'s")
 
     def _identify(self, name: tuple[bytes, str], id: str) -> None:
-        # An operator may have inputs handled again, which set the same timers; no other timer may have the id.
-        may_repeat = not REPEATED.isdisjoint(self._part.world.features) and self._ids.get(id) == name
+        # Inputs that are handled again set the same timers; no other timer may have the id.
+        may_repeat = self._part.world.audit.has_moved(self._partition) and self._ids.get(id) == name
         if id in self._ids and not may_repeat:
             self._say(name, f"fired as {id}, and {self._ids[id]} had fired as that")
         self._ids[id] = name

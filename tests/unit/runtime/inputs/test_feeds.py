@@ -100,3 +100,42 @@ def test_when_a_timer_fires_depends_on_no_order_of_arrival(order: int) -> None:
     assert ("b", 65_000) in fired
     assert ("a", 30_000) in fired
     assert ("a again", 37_000) in fired
+
+
+def test_the_time_of_outputs_doesnt_go_back_with_a_takeover_while_a_late_timer_waits() -> None:
+    app, may_end = App("shop", broker="kafka://127.0.0.1:1"), asyncio.Event()
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+
+    @app.actor(clicks, timers=True, concurrency=2)
+    async def stage(ctx: Context, value: str) -> None:
+        if value == "due":
+            await may_end.wait()
+        elif value == "late":
+            ctx.schedule("due", after=timedelta(seconds=10), stream_time=True)
+        ctx.send(moved, key="all", value=value)
+
+    moved = app.topic("moved", key_type=str, value_type=str, writers=[stage])
+    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
+
+    @app.actor(moved, stores=[tens])
+    async def count(ctx: Context, _: str) -> None:
+        tens.add(ctx.key, 1)
+
+    def output_ms() -> int:
+        mark = parse_mark(driver._cluster.group.offsets[TopicPartition("clicks", 0)].metadata)
+        assert mark is not None
+        return mark.times.output_ms
+
+    with ActorTestDriver(app, now=NOON, partitions=1) as driver:
+        driver.send(clicks, key="k1", value="", timestamp_ms=NOON_MS)
+        driver.post(clicks, key="k2", value="late", timestamp_ms=NOON_MS - 60_000)
+        driver.advance(5, settle=False)
+        assert output_ms() == NOON_MS
+        driver.crash(settle=False)
+        driver.post(clicks, key="k1", value="", timestamp_ms=NOON_MS)
+        driver.advance(5, settle=False)
+        assert output_ms() == NOON_MS
+        assert [sent.value for sent in driver.outputs(moved)] == ["", "late", ""]
+        driver._loop.call_soon(may_end.set)
+        driver.settle()
+        assert driver.outputs(moved)[-1].value == "due"
