@@ -55,7 +55,7 @@ def test_a_driver_in_plain_and_in_asyncio_tests(
 def test_pytest_finds_the_plugin_of_the_distribution() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}
-    assert project["tool"]["setuptools"]["py-modules"] == [PLUGIN]
+    assert project["tool"]["setuptools"]["py-modules"] == ["faust_actors_java", PLUGIN]
 
 
 @pytest.mark.nightly
