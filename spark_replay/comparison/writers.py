@@ -176,13 +176,11 @@ def last_owners(source: Source, topic: Topic) -> tuple[dict[int, LastOwner], str
     if not isinstance(kafka, KafkaSource):
         return {}, "an archive has no leader registry: whether owners wrote these records is unknown without --brokers"
     try:
+        # an app's id has no two dashes, and its changelogs begin with it and two
+        registry = topic.name.partition("--")[0] + _REGISTRY
         with kafka.asking() as admin:
-            names = [name for name in admin.names() if name.endswith(_REGISTRY)]
-        own = [name for name in names if topic.name.startswith(f"{name.removesuffix(_REGISTRY)}--")]
-        records: dict[int, dict[str, Any]] = {}
-        for name in own or names:
-            of_app = _records(replace(kafka, topic=name), topic.topic_id)
-            records |= {number: record | {"group": name.removesuffix("-owners")} for number, record in of_app.items()}
+            is_there = registry in admin.names()
+        records = _records(replace(kafka, topic=registry), topic.topic_id) if is_there else {}
         owners = _with_marks(kafka, records)
     except ReplayError as error:
         return {}, f"whether owners wrote these records is unknown: {error}"
@@ -197,7 +195,9 @@ def _records(registry: KafkaSource, topic_id: str) -> dict[int, dict[str, Any]]:
     rows = registry.records(registry.describe()).select("offset", "value").orderBy("offset")
     with reading(str(registry)):
         values = [bytes(row["value"]) for row in rows.where(F.col("value").isNotNull()).collect()]
-    return dict(owner for value in values if (owner := decode_owner(value, topic_id)) is not None)
+    group = registry.topic.removesuffix("-owners")
+    owners = dict(owner for value in values if (owner := decode_owner(value, topic_id)) is not None)
+    return {number: record | {"group": group} for number, record in owners.items()}
 
 
 def decode_owner(value: bytes, topic_id: str) -> tuple[int, dict[str, Any]] | None:
