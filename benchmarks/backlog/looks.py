@@ -121,7 +121,7 @@ async def _measured(job: LooksJob, workers: Sequence[Worker], broker_pid: int | 
     assert broker_pid is not None
 
     async def sample() -> dict[str, float]:
-        records = sum((await ends(job.brokers, f"{job.app}-work-{job.source}-repartition")).values())
+        records = sum((await ends(job.brokers, f"{job.app}--work-{job.source}-repartition")).values())
         looks = [_looks(worker) for worker in workers]
         return {
             "at": time.monotonic(),
