@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,14 @@ def defined(tree: ast.AST) -> set[str]:
 
 def of_self(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+
+
+@pytest.fixture(autouse=True)
+def _uninterrupted() -> Iterator[None]:
+    """Keep finalizers out of the parser: Python 3.11 gives up where one parses too, as that of a lost future does."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def foreign_names(text: str, own: set[str], listed: set[str] | None = None) -> list[str]:
