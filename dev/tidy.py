@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 MAX_FUNCTION_LINES = 70
@@ -76,17 +76,9 @@ def look_at_folders(files: Iterable[Path]) -> Iterator[str]:
 
 def look_at_locals(files: Iterable[Path]) -> Iterator[str]:
     """Yield a finding unless as many locals as `MAX_PARTICIPLES` are named by a participle instead of a noun."""
-    counts = {path.as_posix(): count_participles(path.read_text()) for path in files}
-    total = sum(counts.values())
-    if total > MAX_PARTICIPLES:
-        most = ", ".join(f"{path} {count}" for path, count in Counter(counts).most_common(3))
-        names = ", ".join(sorted(_PARTICIPLES))
-        yield (
-            f"{total} locals are named {names}, more than {MAX_PARTICIPLES}: name the new ones after the thing they "
-            f"hold (most are in {most})"
-        )
-    if total < MAX_PARTICIPLES:
-        yield f"dev/tidy.py: MAX_PARTICIPLES falls to {total}: write that number"
+    problem = f"locals are named {', '.join(sorted(_PARTICIPLES))}"
+    remedy = "name the new ones after the thing they hold"
+    yield from _look_at_number(files, count_participles, "MAX_PARTICIPLES", MAX_PARTICIPLES, problem, remedy)
 
 
 def count_participles(text: str) -> int:
@@ -99,16 +91,22 @@ def count_participles(text: str) -> int:
 
 def look_at_docstrings(files: Iterable[Path]) -> Iterator[str]:
     """Yield a finding unless as many docstrings as `MAX_VAGUE_DOCSTRINGS` begin with a word of `_NO_BEGINNING`."""
-    counts = Counter({path.as_posix(): count_vague_docstrings(path.read_text()) for path in files})
+    problem, remedy = "docstrings begin with Who, What, Whether, See, Tell or Give", "begin with a verb or a noun"
+    limit = MAX_VAGUE_DOCSTRINGS
+    yield from _look_at_number(files, count_vague_docstrings, "MAX_VAGUE_DOCSTRINGS", limit, problem, remedy)
+
+
+def _look_at_number(
+    files: Iterable[Path], count: Callable[[str], int], name: str, limit: int, problem: str, remedy: str
+) -> Iterator[str]:
+    """Yield a finding unless `count` of all sources is `limit`, the number in `name`, which only falls."""
+    counts = Counter({path.as_posix(): count(path.read_text()) for path in files})
     total = counts.total()
-    if total > MAX_VAGUE_DOCSTRINGS:
-        most = ", ".join(f"{path} {count}" for path, count in counts.most_common(3))
-        yield (
-            f"{total} docstrings begin with Who, What, Whether, See, Tell or Give, more than {MAX_VAGUE_DOCSTRINGS}: "
-            f"begin with a verb or a noun (most are in {most})"
-        )
-    if total < MAX_VAGUE_DOCSTRINGS:
-        yield f"dev/tidy.py: MAX_VAGUE_DOCSTRINGS falls to {total}: write that number"
+    if total > limit:
+        most = ", ".join(f"{path} {number}" for path, number in counts.most_common(3))
+        yield f"{total} {problem}, more than {limit}: {remedy} (most are in {most})"
+    if total < limit:
+        yield f"dev/tidy.py: {name} falls to {total}: write that number"
 
 
 def count_vague_docstrings(text: str) -> int:

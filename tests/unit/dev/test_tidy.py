@@ -1,5 +1,6 @@
 """The check of sizes and names finds what is planted."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,17 +63,6 @@ def test_participles_are_counted_where_they_are_bound() -> None:
     assert tidy.count_participles("marks = read(found=1)\nrow.held = 2\n") == 0
 
 
-def test_the_number_of_participles_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "module.py"
-    file.write_text("found = given = 1\n")
-    for limit, words in ((1, "2 locals are named"), (3, "falls to 2")):
-        monkeypatch.setattr(tidy, "MAX_PARTICIPLES", limit)
-        [finding] = tidy.look_at_locals([file])
-        assert words in finding
-    monkeypatch.setattr(tidy, "MAX_PARTICIPLES", 2)
-    assert list(tidy.look_at_locals([file])) == []
-
-
 def test_docstrings_that_begin_with_neither_a_verb_nor_a_noun_are_counted() -> None:
     text = '"""What a mark is."""\nclass Mark:\n    """{} a commit has."""\n    at: int\n    """Whether it is."""\n'
     assert tidy.count_vague_docstrings(text.format("Gives what")) == 3
@@ -80,12 +70,27 @@ def test_docstrings_that_begin_with_neither_a_verb_nor_a_noun_are_counted() -> N
     assert tidy.count_vague_docstrings('print("What")\n"""Given marks."""\n') == 0
 
 
-def test_the_number_of_vague_docstrings_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("look", "limit", "text", "number", "says"),
+    [
+        (tidy.look_at_locals, "MAX_PARTICIPLES", "found = given = 1\n", 2, "2 locals are named"),
+        (tidy.look_at_docstrings, "MAX_VAGUE_DOCSTRINGS", '"""See below."""\n', 1, "1 docstrings begin"),
+    ],
+)
+def test_a_number_that_only_falls_is_exact(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    look: Callable[[list[Path]], Iterator[str]],
+    limit: str,
+    text: str,
+    number: int,
+    says: str,
+) -> None:
     file = tmp_path / "module.py"
-    file.write_text('"""See below."""\n')
-    for limit, words in ((0, "1 docstrings begin"), (2, "falls to 1")):
-        monkeypatch.setattr(tidy, "MAX_VAGUE_DOCSTRINGS", limit)
-        [finding] = tidy.look_at_docstrings([file])
+    file.write_text(text)
+    for former, words in ((number - 1, says), (number + 1, f"falls to {number}")):
+        monkeypatch.setattr(tidy, limit, former)
+        [finding] = look([file])
         assert words in finding
-    monkeypatch.setattr(tidy, "MAX_VAGUE_DOCSTRINGS", 1)
-    assert list(tidy.look_at_docstrings([file])) == []
+    monkeypatch.setattr(tidy, limit, number)
+    assert list(look([file])) == []

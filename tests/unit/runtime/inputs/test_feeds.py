@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,18 @@ NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp() * 1000)
 
 
+def counted(app: App, forward: Any) -> tuple[Any, Any]:
+    """Return the topic that a forwarder writes, and the windows in which an actor counts its records."""
+    moved = app.topic("moved", key_type=str, value_type=str, writers=[forward])
+    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
+
+    @app.actor(moved, stores=[tens])
+    async def count(ctx: Context, _: str) -> None:
+        tens.add(ctx.key, 1)
+
+    return moved, tens
+
+
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_the_last_record_of_a_forwarder_moves_its_readers_time(concurrency: int) -> None:
     app, closed = App("shop", broker="kafka://127.0.0.1:1"), []
@@ -25,12 +38,7 @@ def test_the_last_record_of_a_forwarder_moves_its_readers_time(concurrency: int)
     async def forward(ctx: Context, value: str) -> None:
         ctx.send(moved, key="all", value=value)
 
-    moved = app.topic("moved", key_type=str, value_type=str, writers=[forward])
-    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
-
-    @app.actor(moved, stores=[tens])
-    async def count(ctx: Context, _: str) -> None:
-        tens.add(ctx.key, 1)
+    moved, tens = counted(app, forward)
 
     @tens.on_close
     def close(ctx: Context, window: object, number: int) -> None:
@@ -51,13 +59,7 @@ def test_the_last_commit_of_a_forwarder_has_the_times_of_all_that_it_finished() 
         await asyncio.sleep(float(value))
         ctx.send(moved, key="all", value=value)
 
-    moved = app.topic("moved", key_type=str, value_type=str, writers=[forward])
-
-    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
-
-    @app.actor(moved, stores=[tens])
-    async def count(ctx: Context, _: str) -> None:
-        tens.add(ctx.key, 1)
+    moved, _ = counted(app, forward)
 
     with ActorTestDriver(app, now=NOON, partitions=1) as driver:
         for seconds, value in enumerate(("0", "2")):
