@@ -250,7 +250,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """Run the app's worker in this event loop for the time of an `async with` block: in an ASGI lifespan, a script.
 
         The block begins when the worker has joined its group. At its end the worker commits, hands its partitions over
-        and leaves, within 5 s, also where the block is cancelled. No signal is handled and no logging is set up: both
+        and leaves, within 8 s, also where the block is cancelled. No signal is handled and no logging is set up: both
         are the host's. An app runs once in a process.
 
         Args:
