@@ -257,7 +257,7 @@ class Task:
                 await close()
             except Exception as error:
                 self.failure = self.failure or error
-            self.context.state = State.CLOSED
+            self.context.advance(Event.REVOKED)
         if self.epoch:
             logger.info("actor %s gave up %s in epoch %d", self.spec.name, self.name, self.epoch)
 

@@ -100,6 +100,18 @@ def test_stores_are_free_after_a_task_that_ended_by_itself_too(generation: int) 
     asyncio.run(test())
 
 
+async def test_a_question_that_waits_for_a_commit_hears_of_the_tasks_end() -> None:
+    worker = make_worker()
+    worker.assigned(Identity("a", 1), [FIRST])
+    (task,) = worker.tasks
+    task.context.state = State.COMMITTING
+    wait = task.context.commit_end(60.0)
+    assert wait is not None
+    await task.is_over(5)
+    assert task.state is State.CLOSED
+    assert wait.done()
+
+
 @pytest.mark.parametrize(
     ("state", "said"), [(State.RUNNING, 0), (State.COMMITTING, 0), (State.HALTED, 0), (State.RESTORING, None)]
 )
