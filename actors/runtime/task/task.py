@@ -65,7 +65,7 @@ from actors.runtime.task.identity import FoundInput, agreed, check_order, identi
 from actors.runtime.task.in_order import InOrder
 from actors.runtime.task.lost_changelog import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.task.processor import TaskProcessor
-from actors.runtime.task.release import HALT_REMINDER_S, Release
+from actors.runtime.task.stop_commands import HALT_REMINDER_S, StopCommands
 from actors.runtime.task.tools import assemble, make_inbox
 from actors.runtime.threads import finish_in_thread
 from stores._core.printable import moment
@@ -127,7 +127,7 @@ class Task:
         self._stores: list[Restored] = []
         self._processor: TaskProcessor | None = None
         self._run_task: asyncio.Task[None] | None = None
-        self._release = Release(self.context, self.sources[0])
+        self._stop_commands = StopCommands(self.context, self.sources[0])
         self._reminders = Reminders(REMIND_S)
         self._repeats = False
         self._lasting = ""
@@ -206,7 +206,7 @@ class Task:
             self._cancel()
         return bool(done)
 
-    async def is_over(self, timeout_s: float) -> bool:
+    async def ended(self, timeout_s: float) -> bool:
         """Wait so long for the task to touch nothing any more, and tell whether it does."""
         if self._run_task is not None:
             await asyncio.wait([self._run_task], timeout=timeout_s)
@@ -311,7 +311,7 @@ class Task:
     async def _wait_for_predecessor(self) -> None:
         """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""
         while self._predecessor is not None:
-            if await self._predecessor.is_over(PREDECESSOR_REMINDER_S):
+            if await self._predecessor.ended(PREDECESSOR_REMINDER_S):
                 self._predecessor = None
             else:
                 logger.warning("%s: waiting for the end of %r", self.name, self._predecessor)
@@ -354,7 +354,7 @@ class Task:
         text = "actor %s is stopped on %s: %s"
         logger.log(level, text, self.spec.name, self.name, error, exc_info=error.__cause__)
         internal = error.internal if isinstance(error, RecordError) else None
-        if internal is not None and await self._release.comes(internal, reached, error):
+        if internal is not None and await self._stop_commands.wait(internal, reached, error):
             self.halted_by = None
             self.context.advance(Event.UNKNOWN)
             return
@@ -455,7 +455,7 @@ class Task:
             await self._services.group.require_agreement([found.source.topic])
             logger.warning("%s was re-created: going on at offset %d of the new topic", found.source, decision.offset)
             self.context.poison.held_up.clear()
-            self.context.poison, finished, self._release.told_until = PoisonTracking(), set(), 0
+            self.context.poison, finished, self._stop_commands.obeyed_until = PoisonTracking(), set(), 0
             topics = replace(topics, is_recreated=True)
         elif facts.is_published:
             topics = replace(topics, is_recreated=True)
