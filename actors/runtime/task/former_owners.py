@@ -56,7 +56,7 @@ class Wait:
         self._tell("")
 
     def is_question_due(self) -> bool:
-        """Tell whether the brokers are to be asked now, which is noted then."""
+        """Return whether to ask the brokers now; if so, the next question is due twice as late."""
         if self._looks < self._next_question:
             return False
         self._next_question *= 2

@@ -45,7 +45,7 @@ from actors.runtime.timers.timers import Timers
 logger = escaping(logging.getLogger(__name__))
 
 _LASTING = UndecodableRecordError | NewerProgramError | LateRecordError
-"""What a further attempt would meet again."""
+"""Errors that a further attempt would meet again."""
 
 
 @dataclass(slots=True)
@@ -324,7 +324,7 @@ class Handling:
     def reject(
         self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None
     ) -> None:
-        """Tell whoever asked that the handler refused the message, which is thereby handled."""
+        """Answer the client that the handler refused the message, which is thereby handled."""
         self._consume(state, record, internal, len(state.outputs))
         if self.spec.answers is not None:
             self.spec.answers.rejected(state, record, text_of(rejected))

@@ -151,7 +151,7 @@ class Task:
         self._run_task.add_done_callback(lambda _: on_end(self))
 
     def is_settled(self, end_of: Callable[[TopicPartition], int]) -> bool:
-        """Whether all before the inputs' ends is handled and committed, and nothing is under way."""
+        """Return whether all before the inputs' ends is handled and committed, and nothing is in progress."""
         processor = self._processor
         if self.state is not State.RUNNING or processor is None:
             return False
@@ -207,14 +207,14 @@ class Task:
         return bool(done)
 
     async def ended(self, timeout_s: float) -> bool:
-        """Wait so long for the task to touch nothing any more, and tell whether it does."""
+        """Wait so long for the task to finish; return whether it has."""
         if self._run_task is not None:
             await asyncio.wait([self._run_task], timeout=timeout_s)
         return self._run_task is None or self._run_task.done()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it touches nothing any more: one whose member the group forgot ends before it is asked to."""
+        """True if the task has finished. A task whose member the group has forgotten finishes by itself."""
         return self._run_task is not None and self._run_task.done()
 
     def abandon(self) -> None:
@@ -273,13 +273,13 @@ class Task:
 
     @property
     def time(self) -> TaskTime | None:
-        """What its event time follows while it runs; None where that is the records that it handles."""
+        """The feeds of its event time while it runs; None where event time follows the handled records."""
         is_running = self.state in (State.RUNNING, State.COMMITTING) and not self.inbox.stopping
         return None if self._processor is None or not is_running else self._processor.time
 
     @property
     def waits_for_predecessor(self) -> bool:
-        """Whether another task of this worker still has the partition."""
+        """True while another task of this worker still has the partition."""
         return self._predecessor is not None
 
     @property
@@ -301,7 +301,7 @@ class Task:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was delivered is handled and committed."""
+        """True if all that was delivered is handled and committed."""
         processor = self._processor
         if processor is None or self.state is not State.RUNNING or not processor.is_quiet:
             return False
@@ -309,7 +309,7 @@ class Task:
         return all(one.next_offset >= queue.delivered for one, queue in parts)
 
     async def _wait_for_predecessor(self) -> None:
-        """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""
+        """Wait until the partition's last task has finished: its last commit may still be in progress."""
         while self._predecessor is not None:
             if await self._predecessor.ended(PREDECESSOR_REMINDER_S):
                 self._predecessor = None
@@ -364,7 +364,7 @@ class Task:
                 await self.look_at_end()
 
     async def look_at_end(self) -> None:
-        """See how much waits: nothing is fetched of a partition that stands still or is paused."""
+        """Ask for the inputs' ends, for the lag: nothing is fetched of a partition that stands still or is paused."""
         with contextlib.suppress(TaskError, OSError):
             for source in self.sources:
                 self.meters.end_offsets[source.topic] = (await self._services.logs.bounds(source)).end

@@ -1,4 +1,4 @@
-"""Gives a processor the state of its messages, and what its actor was declared to use beside stores."""
+"""Makes the parts of a processor: the state of its messages, and the tools that its actor was declared to use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StorePart(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class TaskParts:
-    """What a processor works with, from a takeover to the next: see `assemble`.
+    """The parts of a processor, from a takeover to the next: see `assemble`.
 
     Attributes:
         at: the input with which goes what is due before the next record: one of which a record was handled.
