@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol
+from typing import Any
 
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
@@ -32,7 +32,7 @@ class StartingWorker:
     owners: KafkaOwners
 
 
-class WorkerExtension(Protocol):
+class WorkerExtension:
     """Something that runs in a worker beside its actors; subclass it, and override the moments that are needed.
 
     An entry point of the group `faust_actors.extensions` names the class, or the setting `extensions` does as
