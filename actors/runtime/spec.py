@@ -315,7 +315,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """The world as a task sees it. `release` has whoever follows the changelogs of (actor, partition) stop before.
+    """The ports of a task. `release` stops the standby of (actor, partition), before the task opens its stores.
 
     `command_id` gives the transactional id with which commands write for (actor, partition).
     `reminders` limits the lines about errors that tasks meet again and again, see `is_repeated`; all tasks share it.

@@ -97,7 +97,7 @@ class Handling:
         if isinstance(record, RefusedRecord):
             await self._refuse(state, record)
         elif not (
-            ((self.poisoned or self.dropped) and self._give_up_known(state, record, internal))
+            ((self.poisoned or self.dropped) and self._settle_known(state, record, internal))
             or (self.concerns(record) and await self._intercept(state, record, internal))
         ):
             sent = len(state.outputs)
@@ -121,11 +121,11 @@ class Handling:
         original = original or record
         # What is wrong with it is found again when its turn comes, unless the client lost a part of it.
         may_wait = not isinstance(failed, UnreadableRecordError) and self.concerns(original)
-        if not self._give_up_known(state, original) and not (may_wait and await self._intercept(state, original)):
+        if not self._settle_known(state, original) and not (may_wait and await self._intercept(state, original)):
             await self.recover(state, original, failed, len(state.outputs))
 
-    def _give_up_known(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> bool:
-        """Do with what isn't handled again what the policy or an operator said; return whether it is such a message."""
+    def _settle_known(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> bool:
+        """Settle a message that is known to fail, or that an operator dropped; return whether it is one."""
         id = identity(state.source, record)
         if internal is not None and id in self.dropped:
             logger.warning("%s key %s: %s is dropped, as told", state.source, show_bytes(record.key), internal.what)
