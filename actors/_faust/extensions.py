@@ -53,7 +53,7 @@ class WorkerExtension:
         """
 
     def serve(self, web: Any) -> None:
-        """Add routes to `web.web_app`, Faust's web server, before it starts; in commands too, and ahead of `check`."""
+        """Add routes to `web.web_app`, Faust's web server, before it starts. It is called ahead of `check`."""
 
     async def start(self, worker: StartingWorker) -> None:
         """Begin; the worker joins its group when this returns. An error ends the worker."""
