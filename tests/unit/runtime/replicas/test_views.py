@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -40,6 +40,7 @@ class World:
         self.clock = FakeClock()
         self.read: list[int] = []
         self.read_s, self.step_ms = 0.0, 0
+        self.happening: Callable[[], object] | None = None
         self.run = self.loop.run_until_complete
 
     def view(self, folder: Path | None = None, *, margin_ms: int = 0, chunk_records: int = 500) -> TopicView[str, str]:
@@ -51,6 +52,9 @@ class World:
                     world.read.append(len(records))
                     await asyncio.sleep(world.read_s)
                     world.clock.wall_offset_ms = world.step_ms
+                    happening, world.happening = world.happening, None
+                    if happening is not None:
+                        happening()
                     yield records, reached
 
         async def connect() -> ViewParts:
@@ -288,6 +292,39 @@ def test_a_clock_that_is_set_during_the_first_read_has_it_read_again(world: Worl
             assert sum(world.read) == 4
 
     world.run(test())
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_topic_that_is_made_anew_during_the_first_read_is_read(world: World, folder: Path | None, partitions: int):
+    async def test() -> None:
+        for number in range(10):
+            world.put(f"k{number}", "old")
+
+        def happens() -> None:
+            world.cluster.delete_topic("t")
+            world.cluster.make_topic("t", partitions, is_compacted=True, delete_retention_ms=HOUR_MS)
+            world.put("a", "new")
+
+        world.happening = happens
+        async with world.view(folder, chunk_records=1) as view:
+            assert dict(view.items()) == {"a": "new"}
+            world.put("b", "new")
+            await view.caught_up()
+            assert dict(view.items()) == {"a": "new", "b": "new"}
+
+    world.run(test())
+
+
+def test_records_that_are_deleted_during_the_first_read_do_not_end_it(world: World, folder: Path | None, caplog):
+    async def test() -> None:
+        for number in range(10):
+            world.put(f"k{number}", "1", partition=0)
+        world.happening = lambda: world.cluster.log(TopicPartition("t", 0)).delete_before(7)
+        async with world.view(folder, chunk_records=1) as view:
+            assert [key for key, _ in view.items()] == ["k7", "k8", "k9"]
+
+    world.run(test())
+    assert "following t: t[0] doesn't have offset 1 any more" in caplog.text
 
 
 @pytest.mark.parametrize("step_ms", [0, -HOUR_MS // 2])
