@@ -95,9 +95,9 @@ class ChangeStore:
             waiting = sorted([*waiting, until_ms])
             self.rows.write_raw(state, waiting_row, encode_times(waiting))
             state.windows.expect(self, close_key(until_ms, window.end_ms, raw_key))
-        for until_ms in waiting:
-            if until_ms > now_ms:
-                self.rows.write_raw(state, close_key(until_ms, window.end_ms, raw_key), value)
+        for waiting_ms in waiting:
+            if waiting_ms > now_ms:
+                self.rows.write_raw(state, close_key(waiting_ms, window.end_ms, raw_key), value)
 
     def forget(self, state: TaskState, raw_key: bytes, window: Window) -> None:
         """Forget what was noted of a window that isn't there any more, but for intervals that are over."""
