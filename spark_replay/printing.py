@@ -73,7 +73,7 @@ def row_key(raw: bytes | bytearray | None, *, has_windows: bool = False) -> str:
         b"w": f"the window from {moment(time)} ({time} ms)",
         b"k": f"the windows of segment {time}",
         b"e": f"the close of what ends at {moment(time)} ({time} ms)",
-        b"c": f"the intervals for which the window from {moment(time)} ({time} ms) waits",
+        b"c": f"the intervals for which the window up to {moment(time)} ({time} ms) waits",
         b"j": f"the {which} records of segment {time}",
         b"u": f"a {which} record without a match up to {moment(time)} ({time} ms)",
     }

@@ -17,6 +17,8 @@ SPARK = {
     # Short jobs: the JVM's quick compiler alone halves them.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
+PATIENT = {"default.api.timeout.ms": "60000", "request.timeout.ms": "30000"}
+"""The brokers have just come back, on a machine that may have much else to do."""
 FULL_AT_THE_END = (
     *("stats", "kept", "Chores-timers", "spans", "sittings"),
     *("parcels", "depots", "deliver-taken", "deliver-results", "deliver-subscribers"),
@@ -54,7 +56,9 @@ def main(arguments: Sequence[str]) -> None:
     with spark_session(settings=SPARK, log=Path(exports) / "spark.log") as spark:
         reports = {
             store: validate_exports(
-                kafka(spark, brokers, f"{NAME}--{store}-changelog"), against=Path(exports) / store, invariants=Asked()
+                kafka(spark, brokers, f"{NAME}--{store}-changelog", options=PATIENT),
+                against=Path(exports) / store,
+                invariants=Asked(),
             )
             for store in STORES
         }

@@ -275,8 +275,9 @@ class Audit:
     def _check_takeover(self, log: PartitionLog, held: _Input, offset: int, finished: set[int]) -> None:
         """Look at where a takeover goes on: where the last commit was, unless somebody wanted it otherwise."""
         source, deployment = log.name, self._deployment
-        is_foreign = bool(held.finished) and self.is_foreign(source)
-        if source in self._committed and held.spans and offset == held.spans[-1][1] and not is_foreign:
+        # Where a tool set the same offset, nothing behind it is finished any more.
+        is_reset = held.finished != finished and self.is_foreign(source)
+        if source in self._committed and held.spans and offset == held.spans[-1][1] and not is_reset:
             return
         wanted: set[int] = set()
         is_begun = bool(held.spans) or not held.is_first

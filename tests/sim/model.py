@@ -47,8 +47,8 @@ PARTS = (
     VersionsPart,
     AsksPart,
 )
-NOT_WITH_PARK = frozenset(("poison", "refused", "operator"))
-"""What stops a partition, or goes back in it, where parking goes on."""
+NOT_WITH_PARK = frozenset(("poison", "refused"))
+"""What stops a partition, where parking goes on."""
 ODDS = {
     "parallel": 0.4,
     "timers": 0.25,

@@ -50,8 +50,11 @@ class Operator:
 
     @property
     def has_to_deploy(self) -> bool:
-        """Whether some process may run an older program, or hasn't looked at a changelog that was replaced."""
-        return not self._world.features.isdisjoint(("versions", "replaced")) and not self._world.deployment.is_mended
+        """Whether some process runs an older program, or hasn't looked at a new changelog or an offset that was set."""
+        features, audit = self._world.features, self._world.audit
+        if not features.isdisjoint(("operator", "expired")) and any(map(audit.is_foreign, self._world.sources)):
+            return True
+        return not features.isdisjoint(("versions", "replaced")) and not self._world.deployment.is_mended
 
     def faults(self) -> Iterator[Callable[[], float | None]]:
         features = self._world.features

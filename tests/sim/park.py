@@ -195,8 +195,11 @@ class ParkPart(Part):
                 if place.isdigit():
                     echoed[key].append(int(place))
             wanted: defaultdict[bytes, list[int]] = defaultdict(list)
+            waiting: set[bytes | None] = set()
             for record in self.inputs(partition):
-                if app.owes_echo(record) and record.offset < first.get(record.key, record.offset + 1):
+                if app.operation_of(record) == "doomed":
+                    waiting.add(record.key)
+                elif app.owes_echo(record) and record.key not in waiting:
                     wanted[record.key].append(record.offset)
             for key in wanted.keys() | echoed.keys():
                 yield from self._compare(partition, key, echoed[key], wanted[key], may_wait=key in closed - set(first))

@@ -109,6 +109,12 @@ FOUND = (
     (31095, (), ("dedupe", "parallel", "sessions")),
     # A timer that a refused record made due committed the record, and nobody was blamed for it.
     (6831, (), ("effects", "refused", "timers")),
+    # The oracle expected echoes of inputs that an operator had handled again, behind a message that was parked by then.
+    (62039, (), ("operator", "park", "timers")),
+    # The oracle took a timer that fired for an earlier one which the same input had set.
+    (62058, (), ("operator", "park", "timers")),
+    # An operator's offset was where the partition was already, until a command came: nobody accepted it.
+    (82416, (), ("operator", "park", "queries", "sessions", "static")),
 )
 """Runs that found a defect once (seed, faults, features), and what it was."""
 

@@ -64,8 +64,7 @@ class TimersPart(Part):
             now_ms = host.clock.wall_ms() if clock == "wall" else ctx.timestamp_ms
             every_ms = int(float(every_s) * 1000)
             until_ms = now_ms + int(float(wait_s) * 1000) + every_ms * int(times) if every_ms else 0
-            message = f"fire:{name},{until_ms},{kind},{ctx.message_id}"
-            self._schedule(ctx, host, (name, clock, float(wait_s), every_ms), message)
+            self._schedule(ctx, host, (name, clock, float(wait_s), every_ms), (until_ms, kind, ctx.message_id))
 
         async def unlater(ctx: Context, name: str) -> None:
             self._cancel(ctx, name)
@@ -74,7 +73,7 @@ class TimersPart(Part):
 
     def messages(self, host: Host) -> Mapping[str, Operation]:
         async def fire(ctx: Context, argument: str) -> None:
-            name, until_ms, kind, origin = argument.split(",")
+            name, until_ms, kind, origin, number = argument.split(",")
             if ctx.timer != name:
                 self.world.audit.violated(f"timers: {ctx.key} {name} is called {ctx.timer} when it fires")
             if kind == "slow":
@@ -83,14 +82,14 @@ class TimersPart(Part):
             if kind == "flaky" and self.is_first_attempt(ctx.partition, ctx.key, name, due_ms):
                 ctx.schedule(app.GARBAGE, after=timedelta(0), name=name)
                 self.fail_with_garbage(ctx)
-            fired = f"fired {name} {origin} {due_ms} {self.latest_ms()} {ctx.offset} {ctx.message_id}"
+            fired = f"fired {name} {number} {due_ms} {self.latest_ms()} {ctx.offset} {ctx.message_id}"
             ctx.send(TOPIC, key=ctx.key, value=fired)
             if kind[:-1] in (AGAIN, SOON):
                 await self._fire_again(ctx, host, name, kind, origin)
             elif int(until_ms) and due_ms >= int(until_ms):
                 self._cancel(ctx, name)
             elif kind == "chain" and not int(until_ms):
-                self._schedule(ctx, host, (name, "wall", 1.0, 0), f"fire:{name},0,plain,{ctx.message_id}")
+                self._schedule(ctx, host, (name, "wall", 1.0, 0), (0, "plain", ctx.message_id))
 
         return {"fire": fire}
 
@@ -103,18 +102,26 @@ class TimersPart(Part):
         if effects is not None:
             effects.call(ctx, MOMENT_EFFECTS + int(origin.rpartition("-")[2]))
         if left:
-            again = f"fire:{name},0,{kind[:-1]}{left - 1},{origin}"
+            again = 0, f"{kind[:-1]}{left - 1}", origin
             if kind[:-1] == SOON:
-                self._schedule(ctx, host, (name, "wall", 0.0, 0), again, origin)
+                self._schedule(ctx, host, (name, "wall", 0.0, 0), again)
             else:
-                ctx.schedule(again, at=_EPOCH + timedelta(milliseconds=ctx.timestamp_ms), name=name)
+                message, number = self._message(name, again)
+                ctx.schedule(message, at=_EPOCH + timedelta(milliseconds=ctx.timestamp_ms), name=name)
                 when = f"wall {ctx.timestamp_ms} {ctx.timestamp_ms} 0 {self.latest_ms()}"
-                ctx.send(TOPIC, key=ctx.key, value=f"scheduled {name} {origin} {when}")
+                ctx.send(TOPIC, key=ctx.key, value=f"scheduled {name} {number} {when}")
+
+    def _message(self, name: str, what: tuple[int, str, str]) -> tuple[str, int]:
+        """Give the message of a timer that is set, and its number: each time that one is set has its own."""
+        until_ms, kind, origin = what
+        number = self.attempt("setting")
+        return f"fire:{name},{until_ms},{kind},{origin},{number}", number
 
     def _schedule(
-        self, ctx: Context, host: Host, when: tuple[str, str, float, int], message: str, origin: str | None = None
+        self, ctx: Context, host: Host, when: tuple[str, str, float, int], what: tuple[int, str, str]
     ) -> None:
         name, clock, wait_s, every_ms = when
+        message, number = self._message(name, what)
         wait_ms = int(wait_s * 1000)
         least_ms = (host.clock.wall_ms() if clock == "wall" else ctx.timestamp_ms) + wait_ms
         ctx.schedule(
@@ -125,7 +132,7 @@ class TimersPart(Part):
             stream_time=clock == "stream",
         )
         most_ms = self.latest_ms() + wait_ms
-        text = f"scheduled {name} {origin or ctx.message_id} {clock} {least_ms} {most_ms} {every_ms} {self.latest_ms()}"
+        text = f"scheduled {name} {number} {clock} {least_ms} {most_ms} {every_ms} {self.latest_ms()}"
         ctx.send(TOPIC, key=ctx.key, value=text)
 
     def _cancel(self, ctx: Context, name: str) -> None:
@@ -160,9 +167,9 @@ class TimersPart(Part):
 
 @dataclass
 class _Timer:
-    """A timer as the message `origin` set it; the times that it may be due first, and when it fired last."""
+    """A timer as it was set for the time `number`; the times that it may be due first, and when it fired last."""
 
-    origin: str
+    number: str
     clock: str
     least_ms: int
     most_ms: int
@@ -200,9 +207,9 @@ class _Book:
     def read(self, what: str, name: tuple[bytes, str], numbers: list[str]) -> None:
         """Take an event."""
         if what == "scheduled":
-            origin, clock, *times = numbers
+            number, clock, *times = numbers
             self._replace(name, int(times[3]))
-            self._set[name] = _Timer(origin, clock, *map(int, times[:3]))
+            self._set[name] = _Timer(number, clock, *map(int, times[:3]))
         elif what == "fired":
             self._fire(name, numbers[0], *map(int, numbers[1:4]))
             self._identify(name, numbers[4])
@@ -220,11 +227,11 @@ class _Book:
         if before is not None and self._part.is_parking and before.next_ms <= latest_ms:
             self._in_hand[name].append(before)
 
-    def _fire(self, name: tuple[bytes, str], origin: str, due_ms: int, latest_ms: int, offset: int) -> None:
+    def _fire(self, name: tuple[bytes, str], number: str, due_ms: int, latest_ms: int, offset: int) -> None:
         held = [*self._in_hand[name], *filter(None, [self._set.get(name)])]
-        timer = next((timer for timer in held if timer.origin == origin and timer.is_due(due_ms)), None)
+        timer = next((timer for timer in held if timer.number == number and timer.is_due(due_ms)), None)
         if timer is None:
-            self._say(name, f"of {origin} fired at {due_ms}, but there is only {held}")
+            self._say(name, f"of {number} fired at {due_ms}, but there is only {held}")
             return
         timer.fired_ms = due_ms
         if timer.is_over and timer is self._set.get(name):

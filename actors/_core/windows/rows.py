@@ -110,9 +110,9 @@ def close_key(end_ms: int, segment: int, raw_key: bytes) -> bytes:
     return b"e" + end_ms.to_bytes(WORD) + segment.to_bytes(WORD) + raw_key
 
 
-def changes_key(start_ms: int, raw_key: bytes) -> bytes:
+def changes_key(end_ms: int, raw_key: bytes) -> bytes:
     """Return the row of the intervals for which a window that changed waits."""
-    return b"c" + start_ms.to_bytes(WORD) + raw_key
+    return b"c" + end_ms.to_bytes(WORD) + raw_key
 
 
 def time_of(row: bytes) -> int:

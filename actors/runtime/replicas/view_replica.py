@@ -233,23 +233,28 @@ class ViewReplica(Policy[_PartitionReplica]):
         )
 
     async def open(self) -> None:
-        """Catch up with the topic, and begin to follow it.
+        """Catch up with the topic, and begin to follow it. A topic that changes under the read is read again.
 
         Raises:
             UnknownTopicError: there is no such topic.
             ConfigurationError: it can't be held as a view, or got partitions since the view was kept.
             BrokerUnavailableError: no broker answers.
+            RestoreError: reading all of it took longer than the topic keeps deletes.
             StoreError: the folder can't be used.
         """
-        facts = await self._logs.facts(self.topic)
-        if facts is None:
-            raise UnknownTopicError(
-                f"topic {self.topic} isn't on the broker: make it (kafka-topics.sh --bootstrap-server BROKER --create "
-                f"--topic {self.topic} --partitions 8 --config cleanup.policy=compact), or start the app that owns it"
-            )
-        self._check_fit(facts)
-        await self._restore_all(facts)
-        self._follow_topic(facts)
+        failures = 0
+        while self._facts is None:
+            facts, begun_s = await self._fitting_facts(), self.clock.monotonic()
+            try:
+                await self._restore_all(facts)
+                self._follow_topic(facts)
+            except RestoreError as error:
+                if (self.clock.monotonic() - begun_s) * 1000 >= facts.delete_retention_ms:
+                    raise
+                self.failed(error)
+                self._copies.clear()
+                failures += 1
+                await self.clock.sleep(self.pause.delay_s(failures))
         self._running = asyncio.create_task(self._run(), name=f"view of {self.topic}")
 
     async def close(self) -> None:
@@ -260,6 +265,16 @@ class ViewReplica(Policy[_PartitionReplica]):
         await end(running)
         self._stores.close()
         await self._logs.close()
+
+    async def _fitting_facts(self) -> TopicFacts:
+        facts = await self._logs.facts(self.topic)
+        if facts is None:
+            raise UnknownTopicError(
+                f"topic {self.topic} isn't on the broker: make it (kafka-topics.sh --bootstrap-server BROKER --create "
+                f"--topic {self.topic} --partitions 8 --config cleanup.policy=compact), or start the app that owns it"
+            )
+        self._check_fit(facts)
+        return facts
 
     async def _restore_all(self, facts: TopicFacts) -> None:
         there = self._stores.partitions()

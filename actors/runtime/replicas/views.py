@@ -118,6 +118,7 @@ class TopicView(Generic[K, V]):
             UnknownTopicError: there is no such topic.
             ConfigurationError: it isn't compacted, or got partitions since the view was kept.
             BrokerUnavailableError: no broker answers.
+            RestoreError: reading all of it took longer than the topic keeps deletes.
             StoreError: the folder can't be used.
             ViewError: it is open already.
         """

@@ -1,9 +1,11 @@
 """The windows of a window store that changed, each until the interval of stream time is over in which it did.
 
-    "e" end start key        the window that begins then as it is handed out for the interval that ends then: a list of
-                             one, as of `actors._core.windows.rows`
-    "c" start key            the ends of the intervals for which the window waits, in order, as a list
+    "e" until end key        the window with that end as it is handed out for the interval that ends at `until`: a list
+                             of one, as of `actors._core.windows.rows`
+    "c" end key              the ends of the intervals for which the window waits, in order, as a list
     "m"                      as of windows
+
+A key's sessions are told apart by their ends: one that is past its retention may begin as a later one does.
 
 All changes of a window in one interval have the same row. When stream time has come to the interval's end, the row is
 handed out and removed in one commit, as a window that closes.
@@ -87,29 +89,29 @@ class ChangeStore:
         """Note a window's new value, encoded."""
         value, now_ms = encode_list([Held(*window, raw, window.end_ms)]), self._now_ms(state)
         until_ms = self._until_ms(now_ms)
-        waiting_row = changes_key(window.start_ms, raw_key)
+        waiting_row = changes_key(window.end_ms, raw_key)
         waiting = self._waiting(state.overlays[self.rows], waiting_row)
         if until_ms not in waiting:
             waiting = sorted([*waiting, until_ms])
             self.rows.write_raw(state, waiting_row, encode_times(waiting))
-            state.windows.expect(self, close_key(until_ms, window.start_ms, raw_key))
-        for end_ms in waiting:
-            if end_ms > now_ms:
-                self.rows.write_raw(state, close_key(end_ms, window.start_ms, raw_key), value)
+            state.windows.expect(self, close_key(until_ms, window.end_ms, raw_key))
+        for waiting_ms in waiting:
+            if waiting_ms > now_ms:
+                self.rows.write_raw(state, close_key(waiting_ms, window.end_ms, raw_key), value)
 
     def forget(self, state: TaskState, raw_key: bytes, window: Window) -> None:
         """Forget what was noted of a window that isn't there any more, but for intervals that are over."""
         overlay, now_ms = state.overlays[self.rows], self._now_ms(state)
-        for end_ms in self._waiting(overlay, changes_key(window.start_ms, raw_key)):
-            if end_ms > now_ms:
-                self.take(state, close_key(end_ms, window.start_ms, raw_key))
+        for until_ms in self._waiting(overlay, changes_key(window.end_ms, raw_key)):
+            if until_ms > now_ms:
+                self.take(state, close_key(until_ms, window.end_ms, raw_key))
 
     def take(self, state: TaskState, row: bytes) -> Held | None:
         """Remove the row of an interval; return the window as it was there, None if there is none."""
-        overlay, (end_ms, start_ms, raw_key) = state.overlays[self.rows], close_parts(row)
-        raw, waiting_row = overlay.get(row), changes_key(start_ms, raw_key)
+        overlay, (until_ms, end_ms, raw_key) = state.overlays[self.rows], close_parts(row)
+        raw, waiting_row = overlay.get(row), changes_key(end_ms, raw_key)
         overlay.delete(row)
-        left = [other_ms for other_ms in self._waiting(overlay, waiting_row) if other_ms != end_ms]
+        left = [other_ms for other_ms in self._waiting(overlay, waiting_row) if other_ms != until_ms]
         if left:
             self.rows.write_raw(state, waiting_row, encode_times(left))
         else:
@@ -153,13 +155,13 @@ class ChangeStore:
     # --- for people ------------------------------------------------------------------------------------------------
 
     def shown_key(self, row: bytes) -> Any:
-        """Return a row's key as people read it: (key, start of the window, end of the interval)."""
+        """Return a row's key as people read it: (key, end of the window, end of the interval)."""
         if row[:1] == b"c":
             return "waits", self.decode_key(key_of(row)), time_of(row)
         if row[:1] != b"e":
             return ("progress",)
-        end_ms, start_ms, raw_key = close_parts(row)
-        return self.decode_key(raw_key), start_ms, end_ms
+        until_ms, end_ms, raw_key = close_parts(row)
+        return self.decode_key(raw_key), end_ms, until_ms
 
     def shown_value(self, raw: bytes) -> Any:
         """Return a row's value as people read it."""

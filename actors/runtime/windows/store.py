@@ -148,7 +148,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         """Call a function as `(ctx, window, value)` for each window that changed, once an interval: see `emit=`.
 
         It is called when stream time has come to the interval's end, with the window's last value in it; of those that
-        changed in one interval, windows that begin first go first. As for `on_close`, it happens exactly once.
+        changed in one interval, windows that end first go first. As for `on_close`, it happens exactly once.
         `ctx.timestamp_ms` is the interval's last millisecond.
 
         Raises:

@@ -253,6 +253,8 @@ class MemoryKafka:
                 records, reached = self.fetch(partition, start, max_records, ids.get(partition, ""))
             except (OffsetOutOfRangeError, UnknownTopicIdError) as error:
                 answer.set_exception(error)
+                # The caller may be dead or have given up: nobody may be left to take it.
+                answer.exception()
                 return
             if reached > start:
                 found[partition] = (records, reached)

@@ -312,3 +312,33 @@ def test_pairs_and_records_without_a_match_that_are_counted_together():
             driver.send(topic, key="a", value=1, timestamp_ms=HOUR_MS + at_ms)
         driver.advance_stream_time("count", HOUR_MS + 100 * SECOND_MS)
         assert emitted == [2, 2]
+
+
+def test_a_session_past_its_retention_is_handed_out_beside_a_later_one_of_the_same_start():
+    """The first record is out of reach when later ones make a session that begins as it did, in the same interval."""
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    orders = app.topic("orders", key_type=str, value_type=int)
+    changes = app.topic("changes", key_type=str, value_type=list)
+    sales = app.window_store(
+        "sales",
+        Session(5 * MS),
+        grace=3 * MS,
+        retention=8 * MS,
+        aggregate=aggregates.sum(),
+        emit=Every(milliseconds=EVERY_MS),
+    )
+
+    @sales.on_emit
+    async def emit(ctx, window, total):
+        ctx.send(changes, key=ctx.key, value=[*shown(window), total])
+
+    @app.actor(orders, stores=[sales])
+    async def count(ctx, amount):
+        sales.add(ctx.key, amount)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for key, amount, at_ms in (("b", 2, 8), ("a", 1, 0), ("b", 2, 9), ("a", 4, 3), ("a", 8, 0)):
+            driver.send(orders, key=key, value=amount, timestamp_ms=BEGIN_MS + at_ms)
+        driver.advance_stream_time("count", BEGIN_MS + 20)
+        sent = [(one.key, one.value) for one in driver.outputs(changes)]
+        assert sorted(sent) == [("a", [0, 0, 1]), ("a", [0, 3, 12]), ("b", [8, 9, 4])]

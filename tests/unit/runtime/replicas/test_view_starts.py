@@ -1,4 +1,4 @@
-"""Views that start again on what they kept, on a simulated broker."""
+"""Views that start, also again on what they kept, on a simulated broker."""
 
 import asyncio
 import logging
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.errors import RestoreError
 from actors.ports import TopicPartition
 from actors.runtime.state.restore import LOOK_BACK
 from stores._core.record import METADATA_HEADER, encode_metadata
@@ -92,3 +93,70 @@ def test_a_kept_view_that_cant_be_continued_is_built_anew(world: World, tmp_path
     with caplog.at_level(logging.WARNING):
         world.run(test())
     assert "rebuilding the store" in caplog.text
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize("step_ms", [HOUR_MS, -HOUR_MS - 1000])
+def test_a_clock_that_is_set_during_the_first_read_has_it_read_again(
+    world: World, tmp_path: Path, is_kept: bool, step_ms: int
+):
+    async def test() -> None:
+        world.put("a", "1")
+        world.put("a", "2")
+        world.step_ms = step_ms
+        async with world.view(tmp_path / "v" if is_kept else None) as view:
+            assert view.get("a") == "2"
+            assert sum(world.read) == 4
+
+    world.run(test())
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_topic_that_is_made_anew_during_the_first_read_is_read(
+    world: World, tmp_path: Path, is_kept: bool, partitions: int
+):
+    async def test() -> None:
+        for number in range(10):
+            world.put(f"k{number}", "old")
+
+        def happens() -> None:
+            world.cluster.delete_topic("t")
+            world.cluster.make_topic("t", partitions, is_compacted=True, delete_retention_ms=HOUR_MS)
+            world.put("a", "new")
+
+        world.happening = happens
+        async with world.view(tmp_path / "v" if is_kept else None, chunk_records=1) as view:
+            assert dict(view.items()) == {"a": "new"}
+            world.put("b", "new")
+            await view.caught_up()
+            assert dict(view.items()) == {"a": "new", "b": "new"}
+
+    world.run(test())
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_records_that_are_deleted_during_the_first_read_do_not_end_it(
+    world: World, tmp_path: Path, is_kept: bool, caplog
+):
+    async def test() -> None:
+        for number in range(10):
+            world.put(f"k{number}", "1", partition=0)
+        world.happening = lambda: world.cluster.log(TopicPartition("t", 0)).delete_before(7)
+        async with world.view(tmp_path / "v" if is_kept else None, chunk_records=1) as view:
+            assert [key for key, _ in view.items()] == ["k7", "k8", "k9"]
+
+    world.run(test())
+    assert "following t: t[0] doesn't have offset 1 any more" in caplog.text
+
+
+@pytest.mark.parametrize("step_ms", [0, -HOUR_MS // 2])
+def test_a_first_read_that_is_longer_than_deletes_are_kept_is_refused(world: World, step_ms: int):
+    async def test() -> None:
+        world.put("a", "1")
+        world.put("a", "2")
+        world.read_s, world.step_ms = HOUR_MS / 1000, step_ms
+        with pytest.raises(RestoreError, match=r"longer than delete.retention.ms=3600000.*: raise the topic's setting"):
+            await world.view().open()
+
+    world.run(test())
