@@ -18,7 +18,7 @@ from actors.runtime.inputs.task_time import TaskTime
 
 logger = escaping(logging.getLogger(__name__))
 
-INTERVAL_S, REST_S = 0.25, 2.0
+INTERVAL_S, REST_S = 0.5, 2.0
 """Seconds between looks while times move, and at rest, after ever longer ones."""
 READ_S = 0.01
 """How long a source takes, in tests, to read the markers behind the last records."""
