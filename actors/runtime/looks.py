@@ -7,10 +7,10 @@ One look serves all tasks of the worker. An old answer is safe, and a failed loo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from actors._core.logs import Reminders, escaping
-from actors._core.task.commit import parse_mark
+from actors._core.task.commit import CommitMark, parse_mark
 from actors._core.task.feed_times import NO_TIMES, Look, TimeMark
 from actors.errors import BrokerUnavailableError
 from actors.ports import Clock, GroupView, LookAnswer, TopicPartition
@@ -18,7 +18,7 @@ from actors.runtime.inputs.task_time import TaskTime
 
 logger = escaping(logging.getLogger(__name__))
 
-INTERVAL_S, REST_S = 0.25, 2.0
+INTERVAL_S, REST_S = 0.5, 2.0
 """Seconds between looks while times move, and at rest, after ever longer ones."""
 READ_S = 0.01
 """How long a source takes, in tests, to read the markers behind the last records."""
@@ -64,10 +64,10 @@ class Looks:
     async def look(self) -> tuple[int, bool]:
         """Look once; return how many offsets were asked for, and whether anything has moved since the last look."""
         times = list(self._times())
-        wanted = [time.wants(self._counts) for time in times]
-        commits = set[TopicPartition]().union(*(one for one, _, _ in wanted))
-        ends = set[TopicPartition]().union(*(one for _, one, _ in wanted))
-        topics = set[str]().union(*(one for _, _, one in wanted))
+        wanted = [time.wants() for time in times]
+        ends = set[TopicPartition]().union(*(inputs for inputs, _ in wanted))
+        topics = set[str]().union(*(feeds for _, feeds in wanted))
+        commits = {TopicPartition(topic, number) for topic in topics for number in range(self._counts.get(topic, 0))}
         if not ends:
             return 0, bool(times)
         sent_s, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
@@ -81,20 +81,21 @@ class Looks:
                 time.failed(now_s)
             return len(commits), True
         ends_of: dict[tuple[str, int], tuple[int, int]] = {(*source,): end for source, end in answer.ends.items()}
-        self._name_foreign(answer)
-        look = Look(sent_s, self._clock.monotonic(), wall_ms, _marks(answer), ends_of, _counts(answer))
+        parsed = {source: parse_mark(committed.metadata) for source, committed in answer.commits.items()}
+        self._name_foreign(answer, parsed)
+        look = Look(sent_s, self._clock.monotonic(), wall_ms, _marks(answer, parsed), ends_of, _counts(answer))
         self._counts = dict(look.counts)
-        for time, (_, its_ends, its_topics) in zip(times, wanted, strict=True):
+        for time, (inputs, feeds) in zip(times, wanted, strict=True):
             # A topic that is missing has no count: its feeds keep their times.
-            if its_ends and its_topics <= look.counts.keys():
+            if inputs and feeds <= look.counts.keys():
                 time.look(look)
         before, self._before = self._before, (look.marks, look.ends)
         return len(commits), before != self._before
 
-    def _name_foreign(self, answer: LookAnswer) -> None:
+    def _name_foreign(self, answer: LookAnswer, parsed: Mapping[TopicPartition, CommitMark | None]) -> None:
         """Log once which offsets have the metadata of another program: they have no time, and hold what follows."""
         foreign = frozenset(
-            source for source, one in answer.commits.items() if one.metadata and parse_mark(one.metadata) is None
+            source for source, mark in parsed.items() if mark is None and answer.commits[source].metadata
         )
         for source in sorted(foreign - self._foreign):
             logger.warning(
@@ -110,14 +111,14 @@ def _counts(answer: LookAnswer) -> dict[str, int]:
     return {name: topic.partitions for name, topic in answer.topics.items()}
 
 
-def _marks(answer: LookAnswer) -> dict[tuple[str, int], TimeMark]:
+def _marks(answer: LookAnswer, parsed: Mapping[TopicPartition, CommitMark | None]) -> dict[tuple[str, int], TimeMark]:
     """Return the committed times that belong to the topics as they are now.
 
     A topic that was created again has the name of the former one, and a mirror copies metadata to other offsets.
     """
     marks: dict[tuple[str, int], TimeMark] = {}
-    for source, committed in answer.commits.items():
-        mark, topic = parse_mark(committed.metadata), answer.topics.get(source.topic)
+    for source, mark in parsed.items():
+        topic = answer.topics.get(source.topic)
         if mark is not None and topic is not None:
             marks[source] = mark.times if mark.topics.input_id == topic.topic_id else NO_TIMES
     return marks

@@ -60,6 +60,7 @@ class Look:
         marks: by (topic, partition) the committed times; none that belong to a former topic of the same name.
         ends: by (topic, partition) the high watermark and its leader's epoch, asked after `marks`.
         counts: by topic the number of partitions, asked after `marks`.
+        latest: by topic the largest time of a source, of `marks`.
     """
 
     sent_s: float
@@ -68,6 +69,15 @@ class Look:
     marks: Mapping[tuple[str, int], TimeMark]
     ends: Mapping[tuple[str, int], tuple[int, int]]
     counts: Mapping[str, int]
+    latest: Mapping[str, int] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        latest: dict[str, int] = {}
+        for (topic, _), mark in self.marks.items():
+            if mark.source_ms > latest.get(topic, UNKNOWN_MS):
+                latest[topic] = mark.source_ms
+        # Asked for by each task of the worker.
+        object.__setattr__(self, "latest", latest)
 
 
 class SourceTime:

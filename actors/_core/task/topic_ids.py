@@ -65,8 +65,9 @@ class TopicIds:
         return self._text
 
 
+@functools.lru_cache(maxsize=4096)
 def decode_topic_ids(text: str) -> TopicIds:
-    """Decode what `TopicIds.encode` returned.
+    """Decode what `TopicIds.encode` returned. Looks read the ids of all tasks again and again.
 
     Raises:
         ValueError: it isn't that.

@@ -215,9 +215,10 @@ def into_session(kind: Session, held: Sequence[Held], at_ms: int) -> tuple[Windo
     return Window(start_ms, end_ms), merged
 
 
-def replaced(held: Sequence[Held], places: Container[Window], new: Sequence[Held]) -> list[Held]:
-    """Return a list without the windows at `places`, and with new ones."""
-    found = [one for one in held if one.is_merged or one.window not in places]
+def replaced(held: Sequence[Held], places: Container[tuple[int, int]], new: Sequence[Held]) -> list[Held]:
+    """Return a list without the windows at `places`, their starts and ends, and with new ones."""
+    # Hot: not as `Held.window`, which makes an object.
+    found = [one for one in held if one.is_merged or (one.start_ms, one.end_ms) not in places]
     found += new
     if len(found) > 1:
         found.sort(key=_place)

@@ -119,16 +119,12 @@ class TaskTime:
 
     # --- looks -----------------------------------------------------------------------------------------------------
 
-    def wants(self, counts: Mapping[str, int]) -> tuple[set[TopicPartition], set[TopicPartition], set[str]]:
-        """Return the commits, ends and topics that the next look asks for.
-
-        `counts` are the numbers of partitions by topic, as of the last look.
-        """
+    def wants(self) -> tuple[set[TopicPartition], set[str]]:
+        """Return the inputs whose ends the next look asks for, and the topics whose commits and counts."""
         topics = {feed for feeds in self._feeds.upstream.values() for feed in feeds} | self._feeds.connected
-        commits = {TopicPartition(topic, number) for topic in topics for number in range(counts.get(topic, 0))}
         if not topics and not self._lags and self._feeds.behind_ms is None and not self._has_waiting:
-            return set(), set(), set()
-        return commits, {one.source for one in self._inputs}, topics
+            return set(), set()
+        return {one.source for one in self._inputs}, topics
 
     @property
     def _has_waiting(self) -> bool:
@@ -230,8 +226,7 @@ class TaskTime:
     def _connected_ms(self, look: Look) -> int:
         if not self._feeds.connected:
             return max(one.times.source_ms for one in self._inputs)
-        marks = (mark.source_ms for (topic, _), mark in look.marks.items() if topic in self._feeds.connected)
-        return max(marks, default=UNKNOWN_MS)
+        return max(look.latest.get(topic, UNKNOWN_MS) for topic in self._feeds.connected)
 
     def _handled(self, index: int) -> int:
         """Return the offset below which an input is handled, markers and aborted transactions included."""

@@ -454,9 +454,14 @@ class WindowStore(AcrossKeys, Generic[K, V]):
 
     def _kept(self, segments: dict[int, list[Held]], time: ReadTime) -> list[Held]:
         """Return the windows of segments that aren't past their retention, without those kept for their close alone."""
-        visible_ms = time.visible_ms(self)
-        every = (one for held in segments.values() for one in held)
-        return [one for one in every if self.counts_ms(one) > visible_ms and not one.is_merged]
+        # Hot: as `counts_ms`, without a call for each window.
+        visible_ms, by_end = time.visible_ms(self), self._by_end
+        return [
+            one
+            for held in segments.values()
+            for one in held
+            if (one.end_ms if by_end else one.start_ms) > visible_ms and not one.is_merged
+        ]
 
     def _segments(self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime) -> dict[int, list[Held]]:
         """Return a key's windows by segment, for a span of time: all that begin or end there, and others."""
@@ -526,7 +531,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
     ) -> None:
         """Write the lists of all segments in which windows went, came or changed."""
         # A session that is past its retention may begin at the same time, and wait for its close.
-        places = {one.window for one in gone} | {one.window for one in changed}
+        places = {(one.start_ms, one.end_ms) for one in (*gone, *changed)}
         new_in: dict[int, list[Held]] = {}
         for one in changed:
             new_in.setdefault(self.segment_of(one), []).append(one)

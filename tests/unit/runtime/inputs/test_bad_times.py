@@ -155,7 +155,7 @@ def marked(metadata: str) -> TimeMark | None:
     source = TopicPartition("clicks", 0)
     topic = type("Topic", (), {"topic_id": str(uuid.UUID(int=1)), "partitions": 1})
     answer = LookAnswer({source: Committed(5, metadata)}, {}, {"clicks": topic})  # type: ignore[dict-item]
-    return looks._marks(answer).get(("clicks", 0))
+    return looks._marks(answer, {source: parse_mark(metadata)}).get(("clicks", 0))
 
 
 def test_a_mark_of_another_topic_of_that_name_has_no_time() -> None:

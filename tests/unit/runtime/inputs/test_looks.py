@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from actors import App, Context, Tumbling, aggregates
 from actors._core.group.members import TaskId
+from actors._core.task.commit import CommitMark, parse_mark
 from actors.ports import TopicPartition
 from actors.runtime.inputs.task_time import TaskTime
 from actors.testing import ActorTestDriver
@@ -118,6 +120,22 @@ def test_topics_with_writers_are_looked_at(looks: list[int]) -> None:
         world.send_all(driver)
     assert world.closed == [10, 10, 10]
     assert looks
+
+
+def test_a_committed_time_is_decoded_once_for_all_tasks(looks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded = Counter[int]()
+
+    def count(metadata: str | None) -> CommitMark | None:
+        decoded[len(looks)] += 1
+        return parse_mark(metadata)
+
+    monkeypatch.setattr("actors.runtime.looks.parse_mark", count)
+    world = Clicks()
+    world.windows(world.clicks, by=lambda _: "all")
+    with ActorTestDriver(world.app, now=NOON, partitions=4) as driver:
+        world.send_all(driver)
+    assert world.closed == [10, 10, 10]
+    assert max(decoded.values()) == 4
 
 
 @pytest.mark.parametrize("options", [{}, {"order": "time"}], ids=["", "ordered"])

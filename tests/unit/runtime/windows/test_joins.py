@@ -240,7 +240,7 @@ def test_retries_call_a_close_again() -> None:
     with ActorTestDriver(world.app, partitions=1) as driver:
         world.send(driver, LEFT, "a", 0)
         driver.post(world.inputs[LEFT], key="k", value="end", timestamp_ms=BEGIN_MS + 20_000)
-        driver.advance(0.6, settle=False)
+        driver.advance(1.1, settle=False)
         assert world.calls >= 1
         world.fails.clear()
         driver.advance(60)
