@@ -385,11 +385,15 @@ class App(Joins, Tables, WindowStores, FaustApp):
         """Return the actor of a class, a function or a name.
 
         Raises:
-            UsageError: the app has none.
+            UsageError: the app has none, or several of that class or function.
         """
-        for definition in self.actors.values():
-            if actor is definition.declared or actor == definition.name:
-                return definition
+        named = self.actors.get(actor) if isinstance(actor, str) else None
+        found = [named] if named else [one for one in self.actors.values() if one.declared is actor]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = " and ".join(one.name for one in found)
+            raise UsageError(f"{actor.__name__} is declared as the actors {names}: give the name of one")
         known = ", ".join(sorted(self.actors)) or "none"
         raise UsageError(f"{getattr(actor, '__name__', actor)!r} is no actor of this app, which has: {known}")
 
