@@ -70,8 +70,17 @@ def function_codec(topic: Any) -> MessageCodec:
     """Return the codec of a function actor's messages: its topic's."""
     codec, name = value_codec(topic.app, topic.schema), topic.get_topic_name()
     types = _without_none(arms_of(topic.schema.value_type))
+
+    def encode_readable(message: Any) -> bytes:
+        raw = codec.encode(message)
+        if isinstance(message, bytes):
+            # An untyped topic takes them as they are, for other readers. This one decodes them.
+            codec.decode(raw)
+        return raw
+
     encode = _refusing(
-        codec.encode, f"the messages of its actor are what topic {name} declares with value_type=: add the type there"
+        encode_readable,
+        f"the messages of its actor are what topic {name} declares with value_type=: add the type there",
     )
     if not _are_tagged(types):
         return MessageCodec(codec.decode, encode)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
 
-from actors import Actor, App, Context, UsageError, receive
+from actors import Actor, App, Context, EffectCall, UsageError, receive
 from actors.testing import ActorTestDriver
 
 
@@ -76,6 +78,35 @@ def test_a_message_that_the_actor_does_not_take_is_a_usage_error(call: str, decl
         # An actor has no answer either to a message that it doesn't take.
         assert "Remind can't be sent: " in str(errors[0])
         assert remedies[declared.split()[0]] in str(errors[0])
+
+
+def test_bytes_that_an_untyped_actor_does_not_decode_are_no_message_of_it() -> None:
+    app, errors = App("shop", broker="kafka://127.0.0.1:1"), list[UsageError]()
+    orders, took = app.topic("orders", key_type=str), []
+
+    @app.effect(attempts=1)
+    async def pack(call: EffectCall) -> bytes:
+        return b"\xff"
+
+    @app.actor(orders, timers=True, effects=[pack])
+    async def take(ctx: Context, order: Any) -> None:
+        took.append(order)
+        if order != "first":
+            return
+        for send in (partial(ctx.schedule, after=timedelta(seconds=1)), partial(ctx.tell, take, "ada")):
+            send(b'"next"')
+            with pytest.raises(UsageError, match="bytes can't be sent: not a valid None") as refused:
+                send(b"\xff")
+            errors.append(refused.value)
+        ctx.effect(pack)
+
+    with ActorTestDriver(app, partitions=1, effects={pack: pack}) as driver:
+        driver.send(orders, key="ada", value="first")
+        driver.advance(60)
+        (parked,) = driver.parked(take, "ada")
+    assert len(errors) == 2
+    assert took == ["first", "next", "next"]
+    assert "what it returned can't be a message to its actor: UsageError: bytes can't be sent" in str(parked.error)
 
 
 @pytest.mark.parametrize("stream_time", [False, True])
