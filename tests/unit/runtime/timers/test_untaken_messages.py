@@ -80,33 +80,50 @@ def test_a_message_that_the_actor_does_not_take_is_a_usage_error(call: str, decl
         assert remedies[declared.split()[0]] in str(errors[0])
 
 
-def test_bytes_that_an_untyped_actor_does_not_decode_are_no_message_of_it() -> None:
+class Place(msgspec.Struct):
+    row: int
+
+
+@pytest.mark.parametrize(
+    ("type_", "good", "bad", "is_class"),
+    [
+        (None, b'"next"', b"\xff", False),
+        (Place, Place(1), Place("text"), False),  # type: ignore[arg-type]
+        (Place, Place(1), Place("text"), True),  # type: ignore[arg-type]
+    ],
+    ids=["bytes", "field", "field of a class"],
+)
+def test_what_the_actor_does_not_decode_is_no_message_of_it(type_: Any, good: Any, bad: Any, is_class: bool) -> None:
     app, errors = App("shop", broker="kafka://127.0.0.1:1"), list[UsageError]()
-    orders, took = app.topic("orders", key_type=str), []
+    orders, took = app.topic("orders", key_type=str, value_type=type_), []
 
     @app.effect(attempts=1)
-    async def pack(call: EffectCall) -> bytes:
-        return b"\xff"
+    async def pack(call: EffectCall) -> Any:
+        return bad
 
-    @app.actor(orders, timers=True, effects=[pack])
-    async def take(ctx: Context, order: Any) -> None:
+    async def order(ctx: Context, order: Any) -> None:
         took.append(order)
-        if order != "first":
+        if len(took) > 1:
             return
-        for send in (partial(ctx.schedule, after=timedelta(seconds=1)), partial(ctx.tell, take, "ada")):
-            send(b'"next"')
-            with pytest.raises(UsageError, match="bytes can't be sent: not a valid None") as refused:
-                send(b"\xff")
+        for send in (partial(ctx.schedule, after=timedelta(seconds=1)), partial(ctx.tell, "take", "ada")):
+            send(good)
+            with pytest.raises(UsageError, match="can't be sent: not a valid") as refused:
+                send(bad)
             errors.append(refused.value)
         ctx.effect(pack)
 
+    class Take(Actor[None]):
+        @receive
+        async def order(self, message: Place) -> None:
+            await order(self.ctx, message)
+
+    app.actor(orders, timers=True, effects=[pack], name="take")(Take if is_class else order)
     with ActorTestDriver(app, partitions=1, effects={pack: pack}) as driver:
-        driver.send(orders, key="ada", value="first")
+        driver.send(orders, key="ada", value="first" if type_ is None else Place(0))
         driver.advance(60)
-        (parked,) = driver.parked(take, "ada")
-    assert len(errors) == 2
-    assert took == ["first", "next", "next"]
-    assert "what it returned can't be a message to its actor: UsageError: bytes can't be sent" in str(parked.error)
+        (parked,) = driver.parked("take", "ada")
+    assert (len(errors), len(took)) == (2, 3)
+    assert "what it returned can't be a message to its actor: UsageError" in str(parked.error)
 
 
 @pytest.mark.parametrize("stream_time", [False, True])
