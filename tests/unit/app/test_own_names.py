@@ -74,6 +74,14 @@ def test_the_name_of_a_changelog_or_repartition_topic_has_its_app(app_id: str, n
     assert not any(topic.startswith(own_prefix(app_id)) for topic in own)
 
 
+@pytest.mark.parametrize("app_id", ["", "my shop", "caf\u00e9", "shop\n", "eu/shop", "shop:eu", "\uff41"])
+def test_an_id_that_no_topic_can_have_in_its_name_is_refused(app_id: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match="an app's id: it has letters, digits, dots, underscores and dashes only"
+    ):
+        App(app_id, broker="kafka://127.0.0.1:1")
+
+
 @pytest.mark.parametrize(
     ("app_id", "instead"),
     [("a--b", "a-b"), ("a-", "a"), ("a---b--", "a-b"), ("a-actors", "a"), ("a-actors-", "a"), ("--", "app")],
