@@ -30,11 +30,11 @@ from actors.declare.declared import (
 )
 from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name, name_store
 from actors.declare.host import changelog_topic
-from actors.declare.names import check_app_id
+from actors.declare.names import check_app_id, dead_letter_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
 from actors.declare.streams.joins import Joins
-from actors.declare.streams.repartition import By, Repartition, forwarder
+from actors.declare.streams.repartition import By, Repartition, forwarder, refuse_own_input
 from actors.declare.streams.tables import Tables, inputs_of, owned
 from actors.declare.streams.windows import Late, WindowStores, timed, windowed
 from actors.declare.values.codecs import key_codec, resolve
@@ -451,6 +451,9 @@ class App(Joins, Tables, WindowStores, FaustApp):
         }
         ids = extras.get("ids")
         late = forwarder(self, (topic, *others), options.late)
+        if options.on_error.dead_letters:
+            letters = dead_letter_topic(self.app_id)
+            refuse_own_input((topic, *others), letters, "OnError(dead_letters=True)", "skipped messages")
 
         def wrap(function: Any) -> Any:
             if isinstance(function, type):
