@@ -387,12 +387,12 @@ class App(Joins, Tables, WindowStores, FaustApp):
         Raises:
             UsageError: the app has none, or several of that class or function.
         """
-        named = self.actors.get(actor) if isinstance(actor, str) else None
-        found = [named] if named else [one for one in self.actors.values() if one.declared is actor]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            names = " and ".join(one.name for one in found)
+        definitions = self.actors.values()
+        meant = [definition for definition in definitions if actor in (definition.name, definition.declared)]
+        if len(meant) == 1:
+            return meant[0]
+        if meant:
+            names = " and ".join(definition.name for definition in meant)
             raise UsageError(f"{actor.__name__} is declared as the actors {names}: give the name of one")
         known = ", ".join(sorted(self.actors)) or "none"
         raise UsageError(f"{getattr(actor, '__name__', actor)!r} is no actor of this app, which has: {known}")
