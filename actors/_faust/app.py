@@ -30,11 +30,11 @@ from actors.declare.declared import (
 )
 from actors.declare.definition import ActorDefinition, Asking, check_disjoint, check_name, name_store
 from actors.declare.host import changelog_topic
-from actors.declare.names import check_app_id
+from actors.declare.names import check_app_id, dead_letter_topic
 from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
 from actors.declare.streams.joins import Joins
-from actors.declare.streams.repartition import By, Repartition, forwarder
+from actors.declare.streams.repartition import By, Repartition, forwarder, refuse_own_input
 from actors.declare.streams.tables import Tables, inputs_of, owned
 from actors.declare.streams.windows import Late, WindowStores, timed, windowed
 from actors.declare.values.codecs import key_codec, resolve
@@ -385,11 +385,15 @@ class App(Joins, Tables, WindowStores, FaustApp):
         """Return the actor of a class, a function or a name.
 
         Raises:
-            UsageError: the app has none.
+            UsageError: the app has none, or several of that class or function.
         """
-        for definition in self.actors.values():
-            if actor is definition.declared or actor == definition.name:
-                return definition
+        definitions = self.actors.values()
+        meant = [definition for definition in definitions if actor in (definition.name, definition.declared)]
+        if len(meant) == 1:
+            return meant[0]
+        if meant:
+            names = " and ".join(definition.name for definition in meant)
+            raise UsageError(f"{actor.__name__} is declared as the actors {names}: give the name of one")
         known = ", ".join(sorted(self.actors)) or "none"
         raise UsageError(f"{getattr(actor, '__name__', actor)!r} is no actor of this app, which has: {known}")
 
@@ -447,6 +451,9 @@ class App(Joins, Tables, WindowStores, FaustApp):
         }
         ids = extras.get("ids")
         late = forwarder(self, (topic, *others), options.late)
+        if options.on_error.dead_letters:
+            letters = dead_letter_topic(self.app_id)
+            refuse_own_input((topic, *others), letters, "OnError(dead_letters=True)", "skipped messages")
 
         def wrap(function: Any) -> Any:
             if isinstance(function, type):

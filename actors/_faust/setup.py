@@ -44,6 +44,7 @@ from actors.declare.names import (
 from actors.declare.options import ActorOptions, milliseconds
 from actors.declare.publishing import by_value, publication, published_stores
 from actors.declare.streams.feeds import checked, feeds_of, writers_of
+from actors.declare.topic import refuse_changelog
 from actors.declare.values.codecs import key_codec, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import TaskLog, Writer
@@ -397,6 +398,7 @@ class Setup:
                     f"ctx.send(): store {published[name][0].name} is published to topic {name}, and readers take "
                     "every record there for its state: write to the store, or send to another topic"
                 )
+            refuse_changelog(self.app, name)
             return opened(topic, name)
 
         def opened(topic: Any, name: str) -> OutputTopic:

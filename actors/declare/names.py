@@ -18,11 +18,16 @@ _GROUP = "-actors"
 
 
 def check_app_id(app_id: str) -> None:
-    """Refuse an id with which topics, or the workers' group, would have the name of another app's.
+    """Refuse an id that is in no topic's name, or with which topics or the group would have the name of another app's.
 
     Raises:
-        ConfigurationError: it has the id to use instead.
+        ConfigurationError: it has the id to use instead, if there is one.
     """
+    if re.fullmatch(r"[A-Za-z0-9._-]+", app_id) is None:
+        raise ConfigurationError(
+            f"App({app_id!r}): topics have names that begin with an app's id: it has letters, digits, dots, underscores"
+            " and dashes only"
+        )
     plain = re.sub("--+", "-", app_id).removesuffix("-").removesuffix(_GROUP)
     if plain != app_id:
         raise ConfigurationError(

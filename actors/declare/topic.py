@@ -8,6 +8,8 @@ from typing import Any
 import faust
 
 from actors._core.partitioner import Partitioner
+from actors.declare.host import changelog_topic
+from actors.declare.names import own_prefix
 from actors.errors import UsageError
 from actors.runtime.message.context import is_handling
 
@@ -16,14 +18,27 @@ def refuse_other_writers(app: Any, topic: str) -> None:
     """Refuse to send to a topic from outside of the actors that are declared as its writers.
 
     Raises:
-        UsageError: the topic has declared writers.
+        UsageError: the topic has declared writers, or is a changelog.
     """
+    refuse_changelog(app, topic)
     if topic in app.topic_writers:
         writers = ", ".join(getattr(writer, "__name__", writer) for writer in app.topic_writers[topic])
         raise UsageError(
             f"topic {topic} is declared with writers= {writers}: its readers' event time follows these alone, and a "
             "record from elsewhere may be late. Send it to an input of a writer"
         )
+
+
+def refuse_changelog(app: Any, topic: str) -> None:
+    """Refuse to send to the changelog of a store: what is there is the store's state after a restore.
+
+    Raises:
+        UsageError: naming the store.
+    """
+    if topic.startswith(own_prefix(app.app_id)):
+        store = next((store for store in app.stores if changelog_topic(app, store) == topic), None)
+        if store is not None:
+            raise UsageError(f"topic {topic} is the changelog of store {store}: write to the store")
 
 
 class _OutsideHandlers:

@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import inspect
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from queue import Empty, SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
+
+from actors.runtime.handlers.callables import name_of, refuse_generator
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -104,9 +107,14 @@ def in_threads(count: int, name: str) -> Callable[[Callable[..., T]], Callable[.
         @functools.wraps(function)
         async def call(*args: object) -> T:
             context = contextvars.copy_context()
-            return await asyncio.get_running_loop().run_in_executor(
+            result: Any = await asyncio.get_running_loop().run_in_executor(
                 pool, functools.partial(context.run, function, *args)
             )
+            if inspect.isawaitable(result):
+                # Nothing of it ran in the thread.
+                return cast("T", await result)
+            refuse_generator(result, f"the handler {name_of(function)}")
+            return cast("T", result)
 
         return call
 

@@ -103,9 +103,13 @@ def forwarder(app: Any, inputs: Sequence[Any], late: Any) -> Any:
 
     Key and value are the record's own bytes, so that they keep what their types don't know. Where the topic has another
     serializer than the input, what was decoded is encoded again.
+
+    Raises:
+        ConfigurationError: it is an input.
     """
     if isinstance(late, str):
         return late
+    refuse_own_input(inputs, late.get_topic_name(), "late=", "records that are late")
     raw = app.topic(late.get_topic_name(), key_type=bytes, value_type=bytes)
 
     @functools.cache
@@ -122,6 +126,19 @@ def forwarder(app: Any, inputs: Sequence[Any], late: Any) -> Any:
             ctx.send(late, key=ctx.key, value=value, headers=ctx.headers)
 
     return forward
+
+
+def refuse_own_input(inputs: Sequence[Any], topic: str, option: str, what: str) -> None:
+    """Refuse an output that brings an actor again and again what it couldn't handle.
+
+    Raises:
+        ConfigurationError: `topic` is one of the inputs, or read by another key.
+    """
+    if topic in {name for source in inputs for name in (source.get_topic_name(), source.made_of)}:
+        raise ConfigurationError(
+            f"{option}: {what} go to topic {topic}, and the actor itself reads it: they would come again for ever. "
+            "Choose another topic, or have another actor read it"
+        )
 
 
 def key_function(

@@ -8,7 +8,7 @@ anything else                 the header `fa-type` of each record names the type
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any, Union
 
@@ -71,7 +71,8 @@ def function_codec(topic: Any) -> MessageCodec:
     codec, name = value_codec(topic.app, topic.schema), topic.get_topic_name()
     types = _without_none(arms_of(topic.schema.value_type))
     encode = _refusing(
-        codec.encode, f"the messages of its actor are what topic {name} declares with value_type=: add the type there"
+        _readable(codec),
+        f"the messages of its actor are what topic {name} declares with value_type=: add the type there",
     )
     if not _are_tagged(types):
         return MessageCodec(codec.decode, encode)
@@ -91,6 +92,7 @@ def message_codec(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
         _check_declared(actor, topic, arms_of(declared))
         types = _without_none(arms_of(declared))
         codec = value_codec(topic.app, topic.schema)
+        codec = replace(codec, encode=_readable(codec))
     elif len(types) == 1 or _are_tagged(types):
         codec = resolve(Union[types], topic.schema.value_serializer)  # noqa: UP007
     else:
@@ -98,6 +100,17 @@ def message_codec(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
     known = ", ".join(sorted(actor.type_names.values()))
     encode = _refusing(codec.encode, f"{actor.__name__} takes {known}: give it a method for the type, marked @receive")
     return MessageCodec(_explaining(codec, types, f"{actor.__name__} takes {known}"), encode)
+
+
+def _readable(codec: Codec) -> Callable[[Any], bytes]:
+    """Return an encoder that refuses what a topic takes for other readers, and its actor doesn't decode."""
+
+    def encode_readable(message: Any) -> bytes:
+        raw = codec.encode(message)
+        codec.decode(raw)
+        return raw
+
+    return encode_readable
 
 
 def _refusing(encode: Callable[[Any], bytes], remedy: str) -> Callable[[Any], bytes]:

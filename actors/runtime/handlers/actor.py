@@ -130,7 +130,7 @@ class Actor(Generic[S]):
         """Find the state's type and the handlers.
 
         Raises:
-            ConfigurationError: a handler doesn't say what it takes, or two take the same; a query can't be called.
+            ConfigurationError: a handler doesn't say which class it takes, or two take one; a query can't be called.
         """
         super().__init_subclass__(**options)
         if "on_expire" in vars(cls):
@@ -152,6 +152,11 @@ class Actor(Generic[S]):
             for type_ in arms_of(given if given is not None else _annotated(cls, method)):
                 if type_ in own:
                     raise ConfigurationError(f"{cls.__name__}: two handlers take {_show(type_)}")
+                if not _is_class(type_):
+                    raise ConfigurationError(
+                        f"{cls.__name__}.{method.__name__}: handlers are chosen by the class of a message, and {type_} "
+                        "isn't one: take a class, as a msgspec.Struct with such a field"
+                    )
                 own.add(type_)
                 receivers[type_] = method
                 if type_ is not NoneType:
@@ -335,6 +340,13 @@ def _annotated(cls: type[Actor[Any]], method: Callable[..., Any]) -> Any:
             f"`async def {method.__name__}(self, message: Deposit)`, or be marked @receive(Deposit)"
         )
     return found
+
+
+def _is_class(type_: Any) -> bool:
+    """Return whether there are objects whose class is `type_`."""
+    # A TypedDict, whose objects are dicts, has `__total__`.
+    is_plain = typing.get_origin(type_) is None and not hasattr(type_, "__total__")
+    return isinstance(type_, type) and type_ is not Any and is_plain
 
 
 def _show(type_: Any) -> str:

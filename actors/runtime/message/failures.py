@@ -64,6 +64,7 @@ def as_record_error(
     Raises:
         TaskError: it asked a question, and this program isn't allowed to: that is no failure of the message's.
         GivenBack: it is a `CancelledError` while the task ends, and nobody cancelled that.
+        CancelledError: the task ends and was cancelled, whatever the handler made of that.
         BaseException: `error` itself, if it is the store's, or the end of the task or of the process.
     """
     if isinstance(error, RecordError):
@@ -80,6 +81,9 @@ def as_record_error(
         raise GivenBack from error
     if is_end or isinstance(error, (StoreError, *EXITS)):
         raise error
+    if is_ending and is_cancelled():
+        # A handler that is cut short may fail as it cleans up. Its message isn't to blame: the next owner handles it.
+        raise asyncio.CancelledError from error
     timer = getattr(record, "timer", None)
     by = getattr(record, "what", "") if timer is None else f"its timer {timer!r}"
     called = f", called by {by}," if by else ""

@@ -39,7 +39,7 @@ from actors._core.logs import error_text, escaping
 from actors._core.outside import EXITS
 from actors.errors import RecordError, RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
-from actors.runtime.cancellation import is_closed, running_task
+from actors.runtime.cancellation import is_cancelled, is_closed, running_task
 from actors.runtime.commands import written_by
 from actors.runtime.handlers.effect import Effect, EffectCall, Outcome
 from actors.runtime.message.context import Context
@@ -412,19 +412,16 @@ class Effects:
         try:
             async with deadline:
                 result = await self._call(run, effect)
-        except asyncio.CancelledError as error:
-            if self._is_closed:
-                raise
-            return Outcome(error=error_text(error), cause=error)
-        except TimeoutError as error:
-            late = f"no end after {limit_s:g} s" if deadline.expired() else error_text(error)
-            return Outcome(error=late, cause=error)
         except EXITS:
             raise
         except BaseException as error:
             if is_closed(error, running):
                 raise
-            return Outcome(error=error_text(error), cause=error)
+            if self._is_closed and is_cancelled():
+                # It was cut short, whatever it made of that: the next owner makes the call again.
+                raise asyncio.CancelledError from error
+            is_late = isinstance(error, TimeoutError) and deadline.expired()
+            return Outcome(error=f"no end after {limit_s:g} s" if is_late else error_text(error), cause=error)
         if result is None:
             return Outcome()
         try:

@@ -37,7 +37,7 @@ from actors.errors import (
     RestoreError,
 )
 from actors.ports import CommitBatch, InputRecord, TopicPartition
-from actors.runtime.cancellation import GivenBack
+from actors.runtime.cancellation import GivenBack, is_cancelled
 from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.inbox import PlacedRecords, take_in_order
 from actors.runtime.inputs.progress import InputProgress, Run
@@ -443,6 +443,9 @@ class TaskProcessor:
     async def begin_commit(self) -> None:
         """Hand in what was handled, as soon as the commit that is under way has ended."""
         await self._commit_ended()
+        if self.inbox.hurries and is_cancelled():
+            # A handler that was cut short and returned all the same has handled nothing: it is the next owner's.
+            raise asyncio.CancelledError
         # What follows it may never leave the task clean: its age counts from here.
         self.oldest_s = self.clock.monotonic()
         self._under_way = asyncio.create_task(self._carry_out(*self._freeze()), name=f"commit of {self._name}")

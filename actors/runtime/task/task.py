@@ -219,7 +219,7 @@ class Task:
 
     def abandon(self) -> None:
         """Cancel the task wherever it is, and commit nothing more. A commit that is under way may happen or not."""
-        self.is_abandoned = self.inbox.stopping = True
+        self.is_abandoned = self.inbox.stopping = self.inbox.hurries = True
         self._log.end()
         if self._predecessor is None:
             self._cancel()

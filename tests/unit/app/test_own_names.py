@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from actors import App, ConfigurationError, Context, Every, Session, Tumbling, aggregates
+from actors import App, ConfigurationError, Context, Every, OnError, Session, Tumbling, aggregates
 from actors._faust.setup import Setup
 from actors._faust.startup.registry import StoreRegistry
 from actors._kafka.admin.owners import KafkaOwners
@@ -74,6 +74,14 @@ def test_the_name_of_a_changelog_or_repartition_topic_has_its_app(app_id: str, n
     assert not any(topic.startswith(own_prefix(app_id)) for topic in own)
 
 
+@pytest.mark.parametrize("app_id", ["", "my shop", "caf\u00e9", "shop\n", "eu/shop", "shop:eu", "\uff41"])
+def test_an_id_that_no_topic_can_have_in_its_name_is_refused(app_id: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match="an app's id: it has letters, digits, dots, underscores and dashes only"
+    ):
+        App(app_id, broker="kafka://127.0.0.1:1")
+
+
 @pytest.mark.parametrize(
     ("app_id", "instead"),
     [("a--b", "a-b"), ("a-", "a"), ("a---b--", "a-b"), ("a-actors", "a"), ("a-actors-", "a"), ("--", "app")],
@@ -81,6 +89,18 @@ def test_the_name_of_a_changelog_or_repartition_topic_has_its_app(app_id: str, n
 def test_an_id_that_could_make_the_names_of_another_app_is_refused(app_id: str, instead: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"App\('{app_id}'\): .* Write App\('{instead}'\)"):
         App(app_id, broker=URL)
+
+
+def test_an_actor_that_reads_its_apps_dead_letters_sends_none() -> None:
+    app = App("shop", broker=URL)
+
+    async def bury(ctx: Context, letter: bytes) -> None:
+        """Bury nothing."""
+
+    letters = app.topic("shop-dead-letters", key_type=bytes, value_type=bytes)
+    with pytest.raises(ConfigurationError, match="skipped messages go to topic shop-dead-letters, and the actor"):
+        app.actor(letters, on_error=OnError(then="skip", dead_letters=True))(bury)
+    app.actor(letters, name="other", on_error="skip")(bury)
 
 
 def test_two_actors_of_an_app_that_come_to_one_repartition_topic_are_refused() -> None:

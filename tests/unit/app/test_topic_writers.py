@@ -102,3 +102,26 @@ def test_windows_are_read_before_a_writer_has_told_its_time(kind: Windows) -> No
         driver.send(world.per_minute, key="berlin", value=5)
         windows = driver.windows(store, "berlin")
         assert (list(windows.values()), world.windows) == ([5], list(windows.items()))
+
+
+def test_nothing_is_sent_to_a_changelog() -> None:
+    app, errors = App("shop", broker="kafka://127.0.0.1:1"), list[Exception]()
+    sales = app.topic("sales", key_type=str, value_type=int)
+    totals = app.store("totals", key_type=str, value_type=int)
+    changelog = app.topic("shop--totals-changelog", key_type=str, value_type=int)
+
+    @app.actor(sales, stores=[totals])
+    async def add(ctx: Context, value: int) -> None:
+        totals.set(ctx.key, value)
+        for topic in (changelog, "shop--totals-changelog"):
+            with pytest.raises(UsageError, match="is the changelog of store totals: write to the store") as refused:
+                ctx.send(topic, key=ctx.key, value=666)
+            errors.append(refused.value)
+
+    with ActorTestDriver(app) as driver:
+        driver.send(sales, key="berlin", value=1)
+        driver.crash(keep_disk=False)
+        assert driver.items(totals) == {"berlin": 1}
+    assert len(errors) == 2
+    with pytest.raises(UsageError, match="is the changelog of store totals"):
+        asyncio.run(changelog.send(key="berlin", value=666))

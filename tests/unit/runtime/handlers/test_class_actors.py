@@ -1,7 +1,7 @@
 """Class actors on the test driver: dispatch by type, state per key, versions of states."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NewType, TypedDict
 
 import faust
 import msgspec
@@ -11,6 +11,7 @@ from actors import (
     Actor,
     App,
     ConfigurationError,
+    Context,
     HandlerFailedError,
     NewerProgramError,
     UndecodableRecordError,
@@ -265,6 +266,43 @@ def test_what_an_actor_cannot_be():
             @receive
             def on(self, message):
                 """Take what?"""
+
+
+class Items(TypedDict):
+    count: int
+
+
+@pytest.mark.parametrize("type_", [Any, list[int], dict[str, int], Literal["a"], NewType("Id", int), Items])
+def test_a_handler_of_what_is_no_class_is_refused(type_):
+    with pytest.raises(ConfigurationError, match=r"Basket\.on: handlers are chosen by the class of a message, and"):
+
+        class Basket(Actor[None]):
+            @receive(type_)
+            async def on(self, message: Any) -> None:
+                """It would never be called."""
+
+
+def test_a_class_that_is_two_actors_is_addressed_by_a_name():
+    class Box(Actor[Balance]):
+        @receive
+        async def deposit(self, message: Deposit) -> None:
+            self.state.amount += message.amount
+
+    app = an_app()
+    for name in ("first", "second"):
+        app.actor(app.topic(name, key_type=str), name=name)(Box)
+    orders = app.topic("orders", key_type=str, value_type=int)
+
+    @app.actor(orders)
+    async def order(ctx: Context, amount: int) -> None:
+        with pytest.raises(UsageError, match="Box is declared as the actors first and second: give the name of one"):
+            ctx.tell(Box, ctx.key, Deposit(amount))
+        ctx.tell("second", ctx.key, Deposit(amount))
+
+    with ActorTestDriver(app) as driver:
+        driver.send(orders, key="ada", value=5)
+        assert driver.items("first") == {}
+        assert driver.items("second") == {"ada": Balance(5)}
 
 
 def test_tell_needs_an_actor_that_is_there_and_takes_the_message():

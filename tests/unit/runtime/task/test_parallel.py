@@ -184,6 +184,42 @@ def test_class_actors_run_in_parallel_too():
         assert driver.items(Total) == {f"k{number}": [number, number + 10] for number in range(10)}
 
 
+class Sell:
+    """A handler that is awaited, though it is no coroutine function."""
+
+    def __init__(self) -> None:
+        self.sold: list[str] = []
+
+    async def __call__(self, ctx: Context, value: str) -> None:
+        await asyncio.sleep(0)
+        self.sold.append(value)
+
+
+@pytest.mark.parametrize("is_class", [False, True])
+def test_what_a_handler_in_a_thread_returns_is_awaited_and_no_generator(is_class):
+    app, sell = App("threads", broker="kafka://127.0.0.1:9"), Sell()
+    topic = app.topic("in", key_type=str, value_type=str)
+
+    def work(ctx: Context, value: str) -> Any:
+        return (part for part in value) if value == "parts" else sell(ctx, value)
+
+    class Work(Actor[None]):
+        @receive
+        def work(self, message: str) -> Any:
+            return work(self.ctx, message)
+
+    options = {"concurrency": 2, "threads": True, "on_error": OnError(then="park")}
+    app.actor(topic, name="work", **options)(Work if is_class else work)
+    app.actor(app.topic("more", key_type=str, value_type=str), name="more", **options)(sell)
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.tell("work", "a", "hat")
+        driver.tell("more", "a", "coat")
+        driver.tell("work", "b", "parts")
+        assert sell.sold == ["hat", "coat"]
+        (parked,) = driver.parked("work")
+        assert "returned a generator, of which nothing has run" in parked.error
+
+
 def test_plain_handlers_run_in_threads():
     app = App("threads", broker="kafka://127.0.0.1:9")
     topic = app.topic("in", key_type=str, value_type=str)

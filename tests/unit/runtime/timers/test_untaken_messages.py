@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
 
-from actors import Actor, App, Context, UsageError, receive
+from actors import Actor, App, Context, EffectCall, UsageError, receive
 from actors.testing import ActorTestDriver
 
 
@@ -76,6 +78,52 @@ def test_a_message_that_the_actor_does_not_take_is_a_usage_error(call: str, decl
         # An actor has no answer either to a message that it doesn't take.
         assert "Remind can't be sent: " in str(errors[0])
         assert remedies[declared.split()[0]] in str(errors[0])
+
+
+class Place(msgspec.Struct):
+    row: int
+
+
+@pytest.mark.parametrize(
+    ("type_", "good", "bad", "is_class"),
+    [
+        (None, b'"next"', b"\xff", False),
+        (Place, Place(1), Place("text"), False),  # type: ignore[arg-type]
+        (Place, Place(1), Place("text"), True),  # type: ignore[arg-type]
+    ],
+    ids=["bytes", "field", "field of a class"],
+)
+def test_what_the_actor_does_not_decode_is_no_message_of_it(type_: Any, good: Any, bad: Any, is_class: bool) -> None:
+    app, errors = App("shop", broker="kafka://127.0.0.1:1"), list[UsageError]()
+    orders, took = app.topic("orders", key_type=str, value_type=type_), []
+
+    @app.effect(attempts=1)
+    async def pack(call: EffectCall) -> Any:
+        return bad
+
+    async def order(ctx: Context, order: Any) -> None:
+        took.append(order)
+        if len(took) > 1:
+            return
+        for send in (partial(ctx.schedule, after=timedelta(seconds=1)), partial(ctx.tell, "take", "ada")):
+            send(good)
+            with pytest.raises(UsageError, match="can't be sent: not a valid") as refused:
+                send(bad)
+            errors.append(refused.value)
+        ctx.effect(pack)
+
+    class Take(Actor[None]):
+        @receive
+        async def order(self, message: Place) -> None:
+            await order(self.ctx, message)
+
+    app.actor(orders, timers=True, effects=[pack], name="take")(Take if is_class else order)
+    with ActorTestDriver(app, partitions=1, effects={pack: pack}) as driver:
+        driver.send(orders, key="ada", value="first" if type_ is None else Place(0))
+        driver.advance(60)
+        (parked,) = driver.parked("take", "ada")
+    assert (len(errors), len(took)) == (2, 3)
+    assert "what it returned can't be a message to its actor: UsageError" in str(parked.error)
 
 
 @pytest.mark.parametrize("stream_time", [False, True])

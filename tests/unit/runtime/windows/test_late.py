@@ -214,3 +214,20 @@ def test_the_driver_refuses_an_actor_for_which_nothing_is_late() -> None:
 def test_a_join_names_what_late_may_be(late: Any) -> None:
     with pytest.raises(ConfigurationError, match='it is "drop", "warn", "stop", or a topic'):
         joined(App("late-app"), late=late)
+
+
+@pytest.mark.parametrize("options", [{}, {"by": lambda order: str(order)}])
+def test_late_records_may_not_go_where_the_actor_reads_them_again(options: dict[str, Any]) -> None:
+    app = App("late-app")
+    orders = app.topic("orders", key_type=str, value_type=int)
+    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
+
+    async def count(ctx: Context, _: int) -> None:
+        tens.add(ctx.key, 1)
+
+    with pytest.raises(
+        ConfigurationError, match="records that are late go to topic orders, and the actor itself reads"
+    ):
+        app.actor(orders, stores=[tens], late=app.topic("orders"), **options)(count)
+    with pytest.raises(ConfigurationError, match="records that are late go to topic right, and the actor itself"):
+        joined(app, late=app.topic("right"))
