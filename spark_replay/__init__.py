@@ -43,7 +43,13 @@ if TYPE_CHECKING:
     from spark_replay.comparison.invariants import Asked, Finding, find_violations
     from spark_replay.comparison.live import Workers
     from spark_replay.comparison.report import Example, Report
-    from spark_replay.comparison.validate import compare_exports, explain_exports, validate_exports, validate_live
+    from spark_replay.comparison.validate import (
+        compare_exports,
+        explain_exports,
+        validate_exports,
+        validate_live,
+        validate_log,
+    )
     from spark_replay.fold.placement import home_partition, murmur2
     from spark_replay.fold.points import AsOf
     from spark_replay.fold.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
@@ -108,6 +114,7 @@ __all__ = [
     "unknown_keys",
     "validate_exports",
     "validate_live",
+    "validate_log",
     "validate_states",
     "write_rebuild",
     "write_snapshot",
@@ -120,7 +127,7 @@ _NAMES = {
     "comparison.invariants": "Asked Finding find_violations",
     "comparison.live": "Workers",
     "comparison.report": "Example Report",
-    "comparison.validate": "compare_exports explain_exports validate_exports validate_live",
+    "comparison.validate": "compare_exports explain_exports validate_exports validate_live validate_log",
     "fold.placement": "home_partition murmur2",
     "fold.points": "AsOf",
     "fold.rebuild": "Rebuilt read_rebuild rebuild_state unknown_keys write_rebuild",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ from spark_replay.session import require_pyspark, spark_session
 from spark_replay.sources.brokers.topic import require_reachable
 from spark_replay.sources.staging import local_folder
 from stores._core.printable import printable
-from stores._files import open_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,9 +112,15 @@ class Given:
 
 
 def spark_options(command: _Command) -> _Command:
-    """Add the options of the Kafka client and of Spark."""
+    """Add the options of all commands: those of the Kafka client and of Spark, and `--json`."""
     return _with(
         command,
+        click.option(
+            "--json",
+            is_flag=True,
+            expose_value=False,
+            help="Print the whole result on standard output, as one JSON object; also that of a failure.",
+        ),
         click.option(
             "--kafka-option",
             multiple=True,
@@ -158,12 +162,6 @@ def log_options(command: _Command) -> _Command:
         click.option("--brokers", metavar="HOST:PORT,…", help="Kafka's bootstrap brokers."),
         click.option("--changelog", required=True, metavar="TOPIC", help="The changelog, APP--STORE-changelog."),
     )
-
-
-def json_option(command: _Command) -> _Command:
-    """Add `--json`."""
-    kind = click.Path(path_type=Path, dir_okay=False)
-    return click.option("--json", "json_file", type=kind, help="Write the result to this file.")(command)
 
 
 def html_option(command: _Command) -> _Command:
@@ -229,15 +227,6 @@ def make_console() -> Console:
     console = Console(stderr=True)
     # a file or a pipe has no width to fit into, and rich would take 80
     return console if console.is_terminal else Console(stderr=True, width=_FILE_WIDTH)
-
-
-def write_json(file: Path, content: dict[str, Any]) -> None:
-    """Write a report; `ReplayError` if it can't be written."""
-    try:
-        with open_private(file, "w") as there:
-            there.write(json.dumps(content, indent=1) + "\n")
-    except OSError as error:
-        raise ReplayError(f"the report can't be written to {file}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -168,6 +168,7 @@ class Exports:
         partition_count: How many partitions the store has.
         chosen: At most one copy a partition, by partition.
         stale: The copies that another one goes before.
+        damaged: Why the copy of a partition can't be read, by partition; it isn't in `chosen`.
     """
 
     app: str
@@ -176,6 +177,7 @@ class Exports:
     partition_count: int
     chosen: tuple[Copy, ...]
     stale: tuple[Copy, ...]
+    damaged: Mapping[int, str]
 
     def held(self, where: Path, kind: str = "exports") -> Held:
         """Return the rows in the form that is compared with a log."""
@@ -189,6 +191,7 @@ class Exports:
             parts=tuple(_part(copy) for copy in self.chosen),
             stale=tuple(_part(copy) for copy in self.stale),
             read=lambda spark: read_exports(spark, self),
+            unanswered=self.damaged,
         )
 
 
@@ -196,7 +199,7 @@ def find_exports(folder: Path, changelog: str) -> Exports:
     """Read the manifests in a folder and right below it, and check the files of the copies that count.
 
     Raises:
-        ExportError: There is none, they aren't of this changelog or contradict each other, or a file is
+        ExportError: There is none, they aren't of this changelog or contradict each other, or all files are
             missing, cut off or of another shape.
     """
     if not folder.is_dir():
@@ -212,9 +215,11 @@ def find_exports(folder: Path, changelog: str) -> Exports:
     chosen, stale = _choose(
         Copy(manifest, part, path.with_name(part.file)) for path, manifest in manifests for part in manifest.partitions
     )
-    for copy in chosen:
-        _check_file(copy)
-    return Exports(first.app, first.store, first.placement, first.partition_count, chosen, stale)
+    damaged = {copy.partition: problem for copy in chosen if (problem := _damage(copy))}
+    if damaged and len(damaged) == len(chosen):
+        raise ExportError(next(iter(damaged.values())))
+    whole = tuple(copy for copy in chosen if copy.partition not in damaged)
+    return Exports(first.app, first.store, first.placement, first.partition_count, whole, stale, damaged)
 
 
 def read_exports(spark: SparkSession, exports: Exports) -> DataFrame:
@@ -352,17 +357,30 @@ def _choose(copies: Iterable[Copy]) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]
     return tuple(chosen[partition] for partition in sorted(chosen)), tuple(stale)
 
 
-def _check_file(copy: Copy) -> None:
+def unreadable(held: Held) -> dict[int, str]:
+    """Read the files of exports to their ends; return why those that are damaged can't be read, by partition."""
+    damaged = {}
+    for part in held.parts if held.kind in (EXPORTS, WORKERS) else ():
+        try:
+            with pyarrow.parquet.ParquetFile(part.where) as file:
+                for _ in file.iter_batches():
+                    pass
+        except (OSError, pyarrow.ArrowException) as error:
+            damaged[part.partition] = f"{part.where} can't be read ({str(error).splitlines()[0]}): export again"
+    return damaged
+
+
+def _damage(copy: Copy) -> str | None:
+    """Return why a file isn't what its manifest says, None if it is."""
     try:
         metadata = pyarrow.parquet.read_metadata(copy.file)
         schema = metadata.schema.to_arrow_schema()
     except (OSError, pyarrow.ArrowException) as error:
-        raise ExportError(f"{copy.file} can't be read ({str(error).splitlines()[0]}): export again") from error
+        return f"{copy.file} can't be read ({str(error).splitlines()[0]}): export again"
     for name, kind in _COLUMNS.items():
         column = schema.field(name).type if name in schema.names else "missing"
         if column != kind:
-            raise ExportError(f"{copy.file}: column {name} is {column}, expected {kind}")
+            return f"{copy.file}: column {name} is {column}, expected {kind}"
     if metadata.num_rows != copy.part.keys:
-        raise ExportError(
-            f"{copy.file} has {metadata.num_rows} rows and its manifest says {copy.part.keys}: export again"
-        )
+        return f"{copy.file} has {metadata.num_rows} rows and its manifest says {copy.part.keys}: export again"
+    return None
