@@ -40,6 +40,7 @@ from spark_replay.errors import (
 if TYPE_CHECKING:
     from spark_replay.archiving import Archived, Wanted, archive_topics
     from spark_replay.comparison.diff import compare, validate_states
+    from spark_replay.comparison.history import explain_key
     from spark_replay.comparison.invariants import Asked, Finding, find_violations
     from spark_replay.comparison.live import Workers
     from spark_replay.comparison.report import Example, Report
@@ -99,6 +100,7 @@ __all__ = [
     "compare",
     "compare_exports",
     "explain_exports",
+    "explain_key",
     "find_violations",
     "home_partition",
     "kafka",
@@ -124,6 +126,7 @@ __all__ = [
 _NAMES = {
     "archiving": "Archived Wanted archive_topics",
     "comparison.diff": "compare validate_states",
+    "comparison.history": "explain_key",
     "comparison.invariants": "Asked Finding find_violations",
     "comparison.live": "Workers",
     "comparison.report": "Example Report",

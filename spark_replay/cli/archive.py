@@ -6,7 +6,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,9 @@ def archive(
         )
         if every_ms is not None and every_ms < _SHORT_MS:
             run.console.print(f"up to {_DAY_MS // every_ms:,} files a day of each partition: 60s or more is better")
-        with _stopping() as stop:
+        # a run that goes on has a line for each batch
+        shown = run.progress(f"archive to {to}") if once else nullcontext()
+        with _stopping() as stop, shown:
             done = archive_topics(
                 run.spark,
                 wanted,

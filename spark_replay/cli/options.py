@@ -143,10 +143,10 @@ def spark_options(command: _Command) -> _Command:
     )
 
 
-def source_options(command: _Command) -> _Command:
-    """Add the options that say which changelog, and where it is."""
+def source_options(command: _Command, *, several: bool = False) -> _Command:
+    """Add the options that say which changelog, or which `several`, and where it is."""
     return _with(
-        log_options(command),
+        log_options(command, several=several),
         click.option(
             "--archive",
             metavar="DIR",
@@ -155,12 +155,18 @@ def source_options(command: _Command) -> _Command:
     )
 
 
-def log_options(command: _Command) -> _Command:
+def log_options(command: _Command, *, several: bool = False) -> _Command:
     """Add those of a command that reads brokers only."""
     return _with(
         spark_options(command),
         click.option("--brokers", metavar="HOST:PORT,…", help="Kafka's bootstrap brokers."),
-        click.option("--changelog", required=True, metavar="TOPIC", help="The changelog, APP--STORE-changelog."),
+        click.option(
+            "--changelog",
+            required=True,
+            multiple=several,
+            metavar="TOPIC",
+            help="The changelog, APP--STORE-changelog." + (" May be repeated." if several else ""),
+        ),
     )
 
 
@@ -241,11 +247,11 @@ class Run:
         """Return the changelog as a source."""
         return self.given.source(self.spark)
 
-    def progress(self, what: str) -> AbstractContextManager[None]:
-        """Show Spark's progress while the block runs."""
+    def progress(self, what: str, more: Callable[[], str] = lambda: "") -> AbstractContextManager[None]:
+        """Show Spark's progress while the block runs, and what `more` returns."""
         from spark_replay.report.progress import progress
 
-        return progress(self.spark.sparkContext, self.console, what)
+        return progress(self.spark.sparkContext, self.console, what, more=more)
 
 
 @contextmanager

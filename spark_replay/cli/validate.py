@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ from spark_replay.cli.outcome import Outcome
 
 if TYPE_CHECKING:
     from spark_replay.comparison.invariants import Asked
+    from spark_replay.comparison.live import Workers
     from spark_replay.comparison.report import Report
     from spark_replay.sources.base import Source
 
@@ -98,8 +101,10 @@ def validate(html_file: Path | None, min_keys: int, **options: Any) -> Outcome:
     require_writable(html_file)
     with running(Given.of(options)) as run:
         source = run.source()
-        with run.progress(f"validate {source.topic}"):
-            report = _compare(source, run, options)
+        with _workers(options) as workers:
+            answered = (lambda: f"workers answered for {workers.answered:,} keys") if workers else str
+            with run.progress(f"validate {source.topic}", answered):
+                report = _compare(source, run, workers, options)
         from spark_replay.report.tables import show
 
         show(report, run.console)
@@ -148,16 +153,17 @@ def _require_one_side(options: dict[str, Any]) -> None:
         raise click.UsageError("--live needs --store, and --store and --sample need --live")
 
 
-def _compare(source: Source, run: Run, options: dict[str, Any]) -> Report:
+def _compare(source: Source, run: Run, workers: Workers | None, options: dict[str, Any]) -> Report:
     from spark_replay.comparison.invariants import Asked
-    from spark_replay.comparison.validate import validate_exports, validate_log
+    from spark_replay.comparison.validate import validate_exports, validate_live, validate_log
 
     asked = _asked(run, options) if options["invariants"] else None
     if options["against"] is not None:
         placement = options["placement"]
         return validate_exports(source, against=options["against"], placement=placement, invariants=asked)
-    if options["live"]:
-        compared = _compare_live(source, options)
+    if workers is not None:
+        names = ("store", "sample", "placement")
+        compared = validate_live(source, workers, **{name: options[name] for name in names})
     elif _is_log(options):
         compared = _compare_logs(source, run.given, options)
     else:
@@ -192,22 +198,17 @@ def _compare_logs(source: Source, given: Given, options: dict[str, Any]) -> Repo
     return validate_states(source, other, **points, metadata=options["metadata"])
 
 
-def _compare_live(source: Source, options: dict[str, Any]) -> Report:
+@contextmanager
+def _workers(options: dict[str, Any]) -> Iterator[Workers | None]:
+    """Return the workers of `--live`, None without it."""
+    if not options["live"]:
+        yield None
+        return
     from spark_replay.comparison.live import Workers
-    from spark_replay.comparison.validate import validate_live
 
     live = Live.of(options)
-    workers = Workers(_urls(options), token=live.token(), ssl=live.context())
-    try:
-        return validate_live(
-            source, workers, store=options["store"], sample=options["sample"], placement=options["placement"]
-        )
-    finally:
-        workers.close()
-
-
-def _urls(options: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(filter(None, options["live"].split(",")))
+    with closing(Workers(options["live"].split(","), token=live.token(), ssl=live.context())) as workers:
+        yield workers
 
 
 def _other(source: Source, given: Given, options: dict[str, Any]) -> Source:
