@@ -26,6 +26,7 @@ from spark_replay.fold.rebuild import SUMMARY, read_rebuild, read_summary
 from spark_replay.session import first_line
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import store_of
+from spark_replay.sources.staging import local_folder
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
 
 if TYPE_CHECKING:
@@ -68,19 +69,21 @@ def kind_of(folder: Path) -> str:
 
 
 @contextmanager
-def open_side(folder: Path, topic: Topic, *, placement: str = "key") -> Iterator[Held]:
+def open_side(folder: str | Path, topic: Topic, *, placement: str = "key") -> Iterator[Held]:
     """Return what a folder holds; a data folder's copy goes away with the block.
 
     Args:
-        folder: The folder.
+        folder: The folder, a path or a `file://` URI.
         topic: The changelog.
         placement: Where a data folder's keys live, `key` or `task`: exports state it themselves.
 
     Raises:
         ExportError: It can't be read, or isn't of this changelog.
+        TargetError: It is a URI of another file system.
         ToolMissingError: It is a data folder, and rocksdict isn't installed.
         ReadError: It is a rebuild that can't be read.
     """
+    folder = local_folder(folder)
     kind = kind_of(folder)
     if kind == EXPORTS:
         yield find_exports(folder, topic.name).held(folder)

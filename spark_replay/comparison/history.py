@@ -187,11 +187,11 @@ def key_history(sources: Sequence[Source], key: bytes, *, limit: int) -> History
     for source in sources:
         topic = source.describe()
         with reading(str(source)):
-            found = _records(source, topic, key)
-            cut = found.withColumn("value", F.substring("value", 1, _SHOWN_BYTES))
+            every = _records(source, topic, key)
+            cut = every.withColumn("value", F.substring("value", 1, _SHOWN_BYTES))
             newest = cut.orderBy(F.desc("timestamp"), F.desc("partition"), F.desc("offset")).limit(limit)
             rows = sorted(newest.collect(), key=lambda row: (row["partition"], row["offset"]))
-            count = found.count() if len(rows) == limit else len(rows)
+            count = every.count() if len(rows) == limit else len(rows)
         records += count
         events += _events(rows, topic)
         notes += _notes(topic, source, hidden=count - len(rows))

@@ -62,13 +62,14 @@ atexit.register(_open.close)
 
 
 def validate_exports(
-    source: Source, *, against: Path, placement: str = "key", invariants: Asked | None = None
+    source: Source, *, against: str | Path, placement: str = "key", invariants: Asked | None = None
 ) -> Report:
     """Compare what workers hold with their changelog.
 
     Args:
         source: The changelog, as `kafka(...)` or `archive(...)` returns it.
-        against: The folder that the workers exported to, or in which their data folders are, or a rebuild.
+        against: The folder that the workers exported to, or in which their data folders are, or a rebuild; a path or a
+            `file://` URI.
         placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
             `task`; exports state it themselves.
         invariants: What to check of the log besides, with the placement that is held; None: nothing.
@@ -162,7 +163,7 @@ def validate_live(
     return report(summary, topic=judged.topic, held=state, seconds=time.monotonic() - started)
 
 
-def compare_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
+def compare_exports(source: Source, *, against: str | Path, placement: str = "key") -> DataFrame:
     """Return the judgement of every key, for a notebook; arguments and errors are those of `validate_exports`.
 
     Returns:
@@ -177,7 +178,7 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
     return _judged(source, topic, state).rows
 
 
-def explain_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
+def explain_exports(source: Source, *, against: str | Path, placement: str = "key") -> DataFrame:
     """Return the keys that aren't fine, each with its cause; arguments and errors are those of `validate_exports`.
 
     Returns:
@@ -187,7 +188,7 @@ def explain_exports(source: Source, *, against: Path, placement: str = "key") ->
     return _explained(source, state, _judged(source, topic, state))
 
 
-def _opened(source: Source, against: Path, placement: str) -> tuple[Topic, Held]:
+def _opened(source: Source, against: str | Path, placement: str) -> tuple[Topic, Held]:
     state = _open.enter_context(open_side(against, source.describe(), placement=placement))
     topic = source.describe()
     return topic, comparable(state, topic)
