@@ -120,12 +120,12 @@ def _verdict(report: Report) -> tuple[str, str]:
     if report.is_clean:
         if not report.against:
             return "good", "No record breaks a rule of the log"
-        verdict = f"All {report.compared:,} keys that could be compared are equal"
-        if report.compared == 1:
-            verdict = "The one key is equal"
+        if left_out:
+            return "plain", f"{left_out[0]}; {_plural(report.compared, 'key')} of the others equal"
         if not report.compared:
-            verdict = "There are no keys on either side"
-        return "good" if report.compared and not left_out else "plain", "; ".join([*left_out, verdict])
+            return "plain", "There are no keys on either side"
+        verdict = f"All {report.compared:,} keys that could be compared are equal"
+        return "good", "The one key is equal" if report.compared == 1 else verdict
     parts = left_out
     if report.mismatches:
         noun = "mismatch" if report.mismatches == 1 else "mismatches"
