@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,6 +16,9 @@ from click.testing import CliRunner, Result
 
 from spark_replay.cli import main
 from spark_replay.cli.outcome import SCHEMA
+from spark_replay.comparison.history import Event, History
+from spark_replay.comparison.report import Report
+from spark_replay.recompute.report import Recomputed
 from tests.kafka.helpers import ROOT
 from tests.spark.helpers import PARTITIONS, Export, Log, Transaction, home, put, write_log
 
@@ -119,3 +123,20 @@ def test_a_log_alone(spark: SparkSession, brokers: str, log: Log, tmp_path: Path
     assert [finding["check"] for finding in printed(run(*command, "--json"))["findings"]] == [
         *("writers", "epochs", "source_offsets", "metadata", "partitioner")
     ]
+
+
+def section(page: str, title: str) -> str:
+    text = (ROOT / "docs" / page).read_text()
+    return re.split(r"\n##? ", text[text.index(f"# {title}\n") :], maxsplit=1)[0]
+
+
+def test_the_schema_is_documented():
+    """Each field of each object stands on its page, and no others do in the tables."""
+    shared = section("reference/command-line.md", "spark_replay")
+    report, history = (section("how-to/validate.md", title) for title in ("Report", "One key's history"))
+    rows = [line.split("|")[1] for line in report.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall("`(.+?)`", row)} == {*Report.__slots__, "totals"}
+    assert set(HEAD) | {"totals"} <= set(re.findall(r"^\| `(\w+)` \|", shared, re.M))
+    assert f"| `schema` | {SCHEMA};" in shared
+    assert {name for name in Recomputed.__slots__ if f"`{name}`" not in shared} == set()
+    assert {name for name in (*History.__slots__, *Event.__slots__) if f"`{name}`" not in history} == set()

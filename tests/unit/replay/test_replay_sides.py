@@ -98,5 +98,5 @@ def test_the_guide_has_every_cause_and_check_in_order():
     guide = (ROOT / "docs" / "how-to" / "validate.md").read_text()
     causes = guide.partition("## Causes")[2].partition("**To rebuild")[0]
     assert re.findall(r"^\| `(\w+)` \|", causes, re.MULTILINE) == list(CAUSES)
-    checks = guide.partition("## Check")[2]
+    checks = guide.partition("## Invariants of the log")[2]
     assert sorted(re.findall(r"^\| `(\w+)` \|", checks, re.MULTILINE)) == sorted(CHECKS)
