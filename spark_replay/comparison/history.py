@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -101,10 +101,8 @@ def _is_of(topic: Topic, key: bytes) -> Column:
     if _kind_of(topic) is not None:
         sized = len(key).to_bytes(_LENGTH_BYTES) + key
         return F.substring(row, 2, len(sized)) == F.lit(sized)
-    if not topic.deletes:
-        return row == F.lit(key)
-    letter, is_of = F.substring(row, 1, 1), F.lit(False)
-    for first, at in KEYS_AT.items():
+    letter, is_of = F.substring(row, 1, 1), row == F.lit(key)
+    for first, at in KEYS_AT.items() if topic.deletes else ():
         is_of |= (letter == F.lit(first)) & (F.substring(row, at + 1, _TO_THE_END) == F.lit(key))
     return is_of
 
@@ -181,7 +179,7 @@ def key_history(sources: Sequence[Source], key: bytes, *, limit: int) -> History
         key: The message's key.
         limit: How many records of each changelog are shown.
     """
-    events: list[Event] = []
+    events: list[tuple[int, Event]] = []
     notes: list[str] = []
     records = 0
     for source in sources:
@@ -193,13 +191,24 @@ def key_history(sources: Sequence[Source], key: bytes, *, limit: int) -> History
             rows = sorted(newest.collect(), key=lambda row: (row["partition"], row["offset"]))
             count = every.count() if len(rows) == limit else len(rows)
         records += count
-        events += _events(rows, topic)
+        events += _placed(_events(rows, topic, key))
         notes += _notes(topic, source, hidden=count - len(rows))
-    events.sort(key=lambda event: event.at_ms)
-    return History(key=printable(key), events=events, records=records, notes=notes)
+    events.sort(key=lambda placed: placed[0])
+    return History(key=printable(key), events=[event for _, event in events], records=records, notes=notes)
 
 
-def _events(rows: Sequence[Row], topic: Topic) -> Iterator[Event]:
+def _placed(events: Iterable[Event]) -> Iterator[tuple[int, Event]]:
+    """Return events with their places in time: clocks differ, and no record comes before one of a lower offset."""
+    clocks: dict[int, int] = {}
+    for event in events:
+        if event.kind == "expire":
+            yield event.at_ms, event
+        else:
+            clocks[event.partition] = max(clocks.get(event.partition, 0), event.at_ms)
+            yield clocks[event.partition], event
+
+
+def _events(rows: Sequence[Row], topic: Topic, key: bytes) -> Iterator[Event]:
     now, epochs = now_ms(), dict[int, int]()
     later: dict[tuple[int, bytes], int] = {}
     expiries: dict[int, bool] = {}
@@ -221,20 +230,20 @@ def _events(rows: Sequence[Row], topic: Topic) -> Iterator[Event]:
             epochs[row["partition"]] = row["epoch"]
         if row["home"] != row["partition"]:
             remarks.append(f"murmur2 puts the key into partition {row['home']}")
-        event = _event(row, topic, tuple(remarks))
+        event = _event(row, topic, key, tuple(remarks))
         yield event
         if expiries.get(place):
             yield Event(**{**_fields(event), "kind": "expire", "at_ms": row["expires_at_ms"], "remarks": ()})
 
 
-def _event(row: Row, topic: Topic, remarks: tuple[str, ...]) -> Event:
+def _event(row: Row, topic: Topic, key: bytes, remarks: tuple[str, ...]) -> Event:
     names = ("partition", "offset", "epoch", "source_offset", "input", "expires_at_ms", "transaction")
     value = row["value"]
     return Event(
         at_ms=_at_ms(row),
         changelog=topic.name,
         kind="delete" if value is None else "put",
-        row=_row(bytes(row["row"]), topic),
+        row=_row(bytes(row["row"]), topic, key),
         value=None if value is None else row_value(value, has_windows=topic.deletes),
         remarks=remarks,
         **{name: row[name] for name in names},
@@ -245,13 +254,13 @@ def _fields(event: Event) -> dict[str, Any]:
     return {name: getattr(event, name) for name in Event.__slots__}
 
 
-def _row(row: bytes, topic: Topic) -> str:
+def _row(row: bytes, topic: Topic, key: bytes) -> str:
+    if row == key:
+        return ""
     kind = _kind_of(topic)
     if kind is not None:
         return f"{kind} {printable(row[_KEY_AT + int.from_bytes(row[1:_KEY_AT]) :])}"
-    if not topic.deletes:
-        return ""
-    return row_key(row, has_windows=True).removeprefix(f"{printable(row[KEYS_AT[row[:1]] :])}, ")
+    return row_key(row, has_windows=True).removeprefix(f"{printable(key)}, ")
 
 
 def _at_ms(row: Row) -> int:

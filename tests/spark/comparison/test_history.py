@@ -71,6 +71,14 @@ def test_a_key_that_expires_later_and_an_open_transaction(spark: SparkSession, b
     assert "expired" not in run("a", "--brokers", brokers, "--changelog", log.topic).stderr
 
 
+def test_a_clock_that_goes_back(spark: SparkSession, brokers: str):
+    """The order is that of the offsets."""
+    writes = [put("a", str(hour), timestamp_ms=NOW_MS + hour * HOUR_MS) for hour in (3, 1, 2)]
+    log = write_log(brokers, [Transaction((write,)) for write in writes])
+    found = json.loads(run("a", "--brokers", brokers, "--changelog", log.topic, "--json").stdout)
+    assert [event["value"] for event in found["events"]] == ["3", "1", "2"]
+
+
 def test_timers_and_windows_of_a_key(spark: SparkSession, brokers: str):
     """Their rows have the key within; the keys of others begin or end with it."""
     key, other = b"a, b", b"xa, b"
