@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
@@ -101,10 +102,15 @@ def validate(html_file: Path | None, min_keys: int, **options: Any) -> Outcome:
     require_writable(html_file)
     with running(Given.of(options)) as run:
         source = run.source()
-        with _workers(options) as workers:
-            answered = (lambda: f"workers answered for {workers.answered:,} keys") if workers else str
-            with run.progress(f"validate {source.topic}", answered):
-                report = _compare(source, run, workers, options)
+        copied: Counter[int] = Counter()
+
+        def more() -> str:
+            if workers is not None:
+                return f"workers answered for {workers.answered:,} keys"
+            return f"{sum(list(copied.values())):,} keys copied from data folders" if copied else ""
+
+        with _workers(options) as workers, run.progress(f"validate {source.topic}", more):
+            report = _compare(source, run, workers, options, copied=copied)
         from spark_replay.report.tables import show
 
         show(report, run.console)
@@ -153,14 +159,21 @@ def _require_one_side(options: dict[str, Any]) -> None:
         raise click.UsageError("--live needs --store, and --store and --sample need --live")
 
 
-def _compare(source: Source, run: Run, workers: Workers | None, options: dict[str, Any]) -> Report:
+def _compare(
+    source: Source, run: Run, workers: Workers | None, options: dict[str, Any], *, copied: Counter[int]
+) -> Report:
     from spark_replay.comparison.invariants import Asked
     from spark_replay.comparison.validate import validate_exports, validate_live, validate_log
 
     asked = _asked(run, options) if options["invariants"] else None
     if options["against"] is not None:
-        placement = options["placement"]
-        return validate_exports(source, against=options["against"], placement=placement, invariants=asked)
+        return validate_exports(
+            source,
+            against=options["against"],
+            placement=options["placement"],
+            invariants=asked,
+            progress=copied.__setitem__,
+        )
     if workers is not None:
         names = ("store", "sample", "placement")
         compared = validate_live(source, workers, **{name: options[name] for name in names})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -69,13 +69,16 @@ def kind_of(folder: Path) -> str:
 
 
 @contextmanager
-def open_side(folder: str | Path, topic: Topic, *, placement: str = "key") -> Iterator[Held]:
+def open_side(
+    folder: str | Path, topic: Topic, *, placement: str = "key", progress: Callable[[int, int], None] | None = None
+) -> Iterator[Held]:
     """Return what a folder holds; a data folder's copy goes away with the block.
 
     Args:
         folder: The folder, a path or a `file://` URI.
         topic: The changelog.
         placement: Where a data folder's keys live, `key` or `task`: exports state it themselves.
+        progress: Called with a partition, and how many keys of it were copied from a data folder.
 
     Raises:
         ExportError: It can't be read, or isn't of this changelog.
@@ -91,14 +94,18 @@ def open_side(folder: str | Path, topic: Topic, *, placement: str = "key") -> It
         yield held_rebuild(folder, topic, placement=placement)
     else:
         with tempfile.TemporaryDirectory(prefix="spark-replay-") as copy:
-            export_folders(
+            damaged = export_folders(
                 find_folders(folder),
                 Path(copy),
                 changelog=topic.name,
                 placement=placement,
                 partition_count=topic.partition_count,
+                progress=progress,
             )
-            yield find_exports(Path(copy), topic.name).held(folder, WORKERS)
+            held = find_exports(Path(copy), topic.name).held(folder, WORKERS).without(damaged)
+            if not held.parts and damaged:
+                raise ExportError(next(iter(damaged.values())))
+            yield held
 
 
 def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
@@ -257,8 +264,16 @@ def find_folders(folder: Path) -> list[Path]:
     return sorted({path.parent for depth in _DEPTHS for path in folder.glob(f"{depth}{_ABOUT}")})
 
 
-def export_folders(folders: list[Path], to: Path, *, changelog: str, placement: str, partition_count: int) -> int:
-    """Export what data folders hold of a changelog's store; return how many of them hold something.
+def export_folders(
+    folders: list[Path],
+    to: Path,
+    *,
+    changelog: str,
+    placement: str,
+    partition_count: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[int, str]:
+    """Export what data folders hold of a changelog's store; return why a partition can't be read.
 
     Raises:
         ToolMissingError: rocksdict isn't installed.
@@ -276,6 +291,7 @@ def export_folders(folders: list[Path], to: Path, *, changelog: str, placement: 
 
     refused = []
     count = 0
+    damaged: dict[int, str] = {}
     for folder in folders:
         try:
             app = DataFolder.inspect(folder).app
@@ -293,6 +309,8 @@ def export_folders(folders: list[Path], to: Path, *, changelog: str, placement: 
                 partition_count=partition_count,
                 worker=worker_name(folder),
                 now_ms=now_ms(),
+                progress=progress,
+                damaged=lambda partition, error: damaged.update({partition: first_line(error)}),
             )
         except UnknownStoreError as error:
             refused.append(str(error))
@@ -302,7 +320,7 @@ def export_folders(folders: list[Path], to: Path, *, changelog: str, placement: 
             count += 1
     if not count:
         raise ExportError(f"no data folder holds the store of {changelog}: {'; '.join(refused)}")
-    return count
+    return damaged
 
 
 def worker_name(folder: Path) -> str:

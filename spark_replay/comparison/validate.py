@@ -62,7 +62,12 @@ atexit.register(_open.close)
 
 
 def validate_exports(
-    source: Source, *, against: str | Path, placement: str = "key", invariants: Asked | None = None
+    source: Source,
+    *,
+    against: str | Path,
+    placement: str = "key",
+    invariants: Asked | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Compare what workers hold with their changelog.
 
@@ -73,6 +78,7 @@ def validate_exports(
         placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
             `task`; exports state it themselves.
         invariants: What to check of the log besides, with the placement that is held; None: nothing.
+        progress: Called with a partition, and how many keys of it were copied from a data folder.
 
     Raises:
         ExportError: The folder can't be read or isn't of this changelog.
@@ -83,7 +89,7 @@ def validate_exports(
     """
     started = time.monotonic()
     described = source.describe()
-    with open_side(against, described, placement=placement) as opened:
+    with open_side(against, described, placement=placement, progress=progress) as opened:
         # a worker that goes on writing while its folder is read is ahead of what was asked for before
         described = source.describe()
         state = comparable(opened, described)
