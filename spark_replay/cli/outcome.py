@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from spark_replay.session import first_line
+from stores._core.printable import printable
 
 SCHEMA = 3
 """The version of the objects that `--json` prints: it grows when a field is taken away or means something else."""
@@ -54,7 +55,7 @@ class Commands(click.Group):
         try:
             outcome: Outcome = super().invoke(ctx)
             if outcome.error is not None:
-                click.ClickException(outcome.error).show()
+                click.ClickException(printable(outcome.error)).show()
         except click.ClickException as error:
             error.show()
             outcome = Outcome(error=error.format_message())
@@ -63,7 +64,7 @@ class Commands(click.Group):
         except click.exceptions.Exit:
             raise
         except Exception as error:
-            traceback.print_exc()
+            click.echo(printable(traceback.format_exc(), keep="\n"), err=True)
             outcome = Outcome(error=f"{type(error).__name__}: {first_line(error)}")
         ctx.exit(_printed(outcome, ctx))
 
@@ -77,6 +78,6 @@ def _printed(outcome: Outcome, ctx: click.Context) -> int:
             click.echo(json.dumps(shown))
     except OSError as error:
         # nobody reads it any more
-        click.echo(f"Error: the result can't be printed: {error}", err=True)
+        click.echo(printable(f"Error: the result can't be printed: {error}"), err=True)
         return 2
     return outcome.exit_code
