@@ -26,7 +26,7 @@ from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.digests import digests, require_same
 from spark_replay.sources.formats import read_files, require_format, write_files
-from spark_replay.sources.reading import reading
+from spark_replay.sources.reading import keep, reading
 from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
 from stores._core.outside import MALFORMED
 
@@ -202,7 +202,7 @@ class Folded:
         """Return the same, read now and kept on the executors: what is asked of it later is of the same read."""
         if self.settled.is_kept:
             return self
-        return Folded(replace(self.settled, folded=self.settled.folded.localCheckpoint(), is_kept=True))
+        return Folded(replace(self.settled, folded=keep(self.settled.folded), is_kept=True))
 
 
 def folded_at(source: Source, as_of: AsOf | str, *, as_of_ms: int | None = None) -> Folded:
