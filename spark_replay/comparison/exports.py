@@ -102,10 +102,10 @@ def open_side(
                 partition_count=topic.partition_count,
                 progress=progress,
             )
-            held = find_exports(Path(copy), topic.name).held(folder, WORKERS).without(damaged)
-            if not held.parts and damaged:
+            side = find_exports(Path(copy), topic.name).held(folder, WORKERS).without(damaged)
+            if not side.parts and damaged:
                 raise ExportError(next(iter(damaged.values())))
-            yield held
+            yield side
 
 
 def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
