@@ -393,7 +393,7 @@ class StateClient:
         given = said.get("positions", {}).values() if "position" not in said else [said["position"]]
         for position in [msgspec.convert(position, Position) for position in given]:
             seen, came_s = self._seen.get((store, position.partition), (position, 0.0))
-            # A log that was made anew begins a new history.
+            # A log that was re-created begins a new history.
             if seen.changelog_id == position.changelog_id and _age(position) < _age(seen):
                 # Answers of questions that were on their way together come in any order.
                 if came_s < asked_s:

@@ -81,7 +81,6 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "QueryRoutes._at_the_owner reply",
         ),
         ("actors/web/queries/coding.py", "KeyCoding.key_of_url KeyCoding._decoded StoreCoding.plain_value"),
-        ("actors/runtime/queries/standby_reads.py", "StandbyReader.has"),
         (
             "actors/runtime/queries/queries.py",
             "StateReader.has StateReader.hold StateReader._owned StateReader._commit_ended StateReader._ready "

@@ -127,7 +127,7 @@ _EFFECT = msgspec.json.encode(
         id="i", name="n", args=[1], kwargs={"a": [2.5]}, result=(b"r", [("h", b"h")]), trace={"a": "b"}
     )
 )
-_COMMAND = b'{"actor": "a", "what": "turn", "command": "retry", "id": "b"}'
+_COMMAND = b'{"actor": "a", "what": "internal", "command": "retry", "id": "b"}'
 _POSITION = record.Position(1, 2, 3, 4, "id")
 _STORE = StoreRecord(
     store="s", changelog="c", at_ms=1, topic_id="i", partitions=2, version=1, shapes=[{"a": 1}], former={1: [2]},

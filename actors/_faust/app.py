@@ -408,7 +408,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
 
     @property
     def asks(self) -> KafkaRequests:
-        """What carries the questions of this process; it connects with the first one."""
+        """The client of this process's questions; it connects with the first one."""
         if self._asks is None:
             service = self._actor_service
             setup = Setup(self) if service is None or service.setup is None else service.setup

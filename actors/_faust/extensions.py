@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol
+from typing import Any
 
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
@@ -32,7 +32,7 @@ class StartingWorker:
     owners: KafkaOwners
 
 
-class WorkerExtension(Protocol):
+class WorkerExtension:
     """Something that runs in a worker beside its actors; subclass it, and override the moments that are needed.
 
     An entry point of the group `faust_actors.extensions` names the class, or the setting `extensions` does as
@@ -53,7 +53,7 @@ class WorkerExtension(Protocol):
         """
 
     def serve(self, web: Any) -> None:
-        """Add routes to `web.web_app`, Faust's web server, before it starts. May be called more than once."""
+        """Add routes to `web.web_app`, Faust's web server, before it starts. It is called ahead of `check`."""
 
     async def start(self, worker: StartingWorker) -> None:
         """Begin; the worker joins its group when this returns. An error ends the worker."""

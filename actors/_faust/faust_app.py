@@ -102,6 +102,8 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.declared_topics: list[Any] = []
         self.topic_writers: dict[str, tuple[Any, ...]] = {}
         self._actor_service: ActorService | None = None
+        self._served: Any = None
+        """The web server that has the extensions' routes."""
         if not self.actor_options.create_topics:
             faust_options.setdefault("topic_allow_declare", False)
         self.extensions: Mapping[str, Any] = make_extensions(self, self.actor_options.extensions, faust_options)
@@ -250,7 +252,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """Run the app's worker in this event loop for the time of an `async with` block: in an ASGI lifespan, a script.
 
         The block begins when the worker has joined its group. At its end the worker commits, hands its partitions over
-        and leaves, within 5 s, also where the block is cancelled. No signal is handled and no logging is set up: both
+        and leaves, within 8 s, also where the block is cancelled. No signal is handled and no logging is set up: both
         are the host's. An app runs once in a process.
 
         Args:
@@ -363,10 +365,12 @@ class FaustApp(faust.App):  # type: ignore[misc]
             self.finalize()
 
     def on_webserver_init(self, web: Any) -> None:
-        """Have extensions add their routes; Faust may call this more than once."""
+        """Have extensions add their routes, once: Faust initialises a worker's web server twice."""
         super().on_webserver_init(web)
-        for extension in self.extensions.values():
-            extension.serve(web)
+        if self._served is not web:
+            self._served = web
+            for extension in self.extensions.values():
+                extension.serve(web)
 
     def _create_directories(self) -> None:
         """Make the data folder, with those above it; Faust would end with a traceback if one is missing."""

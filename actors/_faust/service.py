@@ -64,9 +64,10 @@ for _fausts in ("faust.app.base", "faust.worker", "mode.services", "mode.worker"
     # They log the error that ends the worker, with all that led to it.
     escaping(logging.getLogger(_fausts))
 
-STOP_S = 4.0
-"""With what Faust itself needs, a worker is gone 5 s after SIGTERM, whatever its handlers and brokers do."""
-TASKS_STOP_S = 2.0
+STOP_S = 7.0
+"""With what Faust itself needs, a worker is gone 8 s after SIGTERM, whatever its handlers and brokers do."""
+TASKS_STOP_S = 5.0
+"""A busy machine needs more than 2 s for last commits; what is cut off there repeats calls that had ended."""
 SETTLE_S = 0.5
 EXTENSION_STOP_S = 0.5
 

@@ -63,7 +63,7 @@ logger = escaping(logging.getLogger(__name__))
 FOR_ONE_START = ("missing_offset", "moved_offset", "lost_changelog", "allow_reprocessing")
 FETCH_BYTES = 1024 * 1024
 LONGEST_INSTANCE_ID_BYTES = 249
-"""What Kafka's own clients take."""
+"""The limit of Kafka's own clients."""
 
 
 class Setup:
@@ -333,7 +333,7 @@ class Setup:
 
     @property
     def answers(self) -> bool:
-        """Whether some actor of the app answers questions."""
+        """True if an actor of the app answers questions."""
         return any(definition.answers is not None for definition in self.app.actors.values())
 
     def _answers(self, definition: ActorDefinition) -> Replies | None:

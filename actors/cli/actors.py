@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from actors.admin.operation import Answer, Caller, Operation
-from actors.cli.cluster import Cluster, TaskStatus, owner_name
+from actors.cli.cluster import Cluster, TaskRow, owner_name
 
 NOBODY = "(nobody yet)"
 NO_TOPIC = "(the topic isn't on the broker)"
@@ -45,7 +45,7 @@ class ListActors(Operation):
         )
 
 
-def _as_row(row: TaskStatus) -> list[str]:
+def _as_row(row: TaskRow) -> list[str]:
     owner = NOBODY if row.owner is None else owner_name(row.owner)
     shown = _as_json(row) | {
         "stores": ", ".join(row.stores) or "-",
@@ -54,7 +54,7 @@ def _as_row(row: TaskStatus) -> list[str]:
     return ["-" if shown[name] is None else str(shown[name]) for name in _CELLS]
 
 
-def _as_json(row: TaskStatus) -> dict[str, Any]:
+def _as_json(row: TaskRow) -> dict[str, Any]:
     owner, known = row.owner, row.partition is not None
     return {
         "actor": row.actor,

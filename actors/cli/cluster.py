@@ -37,7 +37,7 @@ Owners = dict[tuple[str, int], OwnerRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStatus:
+class TaskRow:
     """A task and one of its inputs as the broker knows them.
 
     Attributes:
@@ -98,7 +98,7 @@ class Cluster:
         async with ControlPlane.connect(setup.connection, setup.group) as control:
             yield cls(setup, control)
 
-    async def tasks(self) -> list[TaskStatus]:
+    async def tasks(self) -> list[TaskRow]:
         """Return every task of the app, by actor, partition and input."""
         definitions = sorted(self._setup.app.actors.values(), key=lambda definition: definition.name)
         inputs = await self._control.topics(name for definition in definitions for name in definition.topic_names)
@@ -137,18 +137,18 @@ class Cluster:
             )
         return found[topic].partitions
 
-    def _rows(self, definition: ActorDefinition, inputs: Mapping[str, TopicInfo], owners: Owners) -> list[TaskStatus]:
+    def _rows(self, definition: ActorDefinition, inputs: Mapping[str, TopicInfo], owners: Owners) -> list[TaskRow]:
         name, stores = definition.name, tuple(store.name for store in definition.stores)
         missing = [topic for topic in definition.topic_names if topic not in inputs]
         count = max((inputs[topic].partitions for topic in definition.topic_names if topic in inputs), default=0)
-        return [TaskStatus(actor=name, topic=topic, stores=stores) for topic in missing] + [
-            TaskStatus(actor=name, topic=topic, stores=stores, partition=partition, owner=owners.get((name, partition)))
+        return [TaskRow(actor=name, topic=topic, stores=stores) for topic in missing] + [
+            TaskRow(actor=name, topic=topic, stores=stores, partition=partition, owner=owners.get((name, partition)))
             for partition in range(count)
             for topic in definition.topic_names
             if topic in inputs and partition < inputs[topic].partitions
         ]
 
-    async def _with_offsets(self, row: TaskStatus) -> TaskStatus:
+    async def _with_offsets(self, row: TaskRow) -> TaskRow:
         if row.partition is None:
             return row
         source = TopicPartition(row.topic, row.partition)
@@ -161,7 +161,7 @@ class Cluster:
             )
             return replace(known, waiting=await self._waiting(source, known))
 
-    async def _waiting(self, source: TopicPartition, row: TaskStatus) -> int | None:
+    async def _waiting(self, source: TopicPartition, row: TaskRow) -> int | None:
         """Count the records that wait, where there may be none but markers; None where they can't be read now."""
         if row.lag > LOOKED_AT:
             return None
@@ -174,7 +174,7 @@ class Cluster:
             return None
         return count
 
-    async def _with_states(self, rows: Sequence[TaskStatus]) -> list[TaskStatus]:
+    async def _with_states(self, rows: Sequence[TaskRow]) -> list[TaskRow]:
         try:
             workers = WorkerClient(Hops.of(self._setup.app))
         except ConfigurationError as error:
@@ -190,7 +190,7 @@ class Cluster:
         return [row if row.owner is None else _as_told(row, owners[row.owner.worker], held) for row in rows]
 
 
-def _as_told(row: TaskStatus, owner: Seen, held: HeldTimes) -> TaskStatus:
+def _as_told(row: TaskRow, owner: Seen, held: HeldTimes) -> TaskRow:
     told = next((task for task in owner.tasks if (task.actor, task.partition) == (row.actor, row.partition)), None)
     if told is not None and told.paused_at_ms is not None and told.reason is None:
         since = f"since {moment(told.paused_at_ms)}, by {told.paused_by}"

@@ -1,4 +1,4 @@
-"""What `@app.actor(...)` may be told, and which of it fits together."""
+"""The options of `@app.actor(...)`, and which of them fit together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from actors.runtime.windows.closes import TimedStore
 
 MAX_CONCURRENCY = 10_000
 LATE = ("drop", "warn", "stop", "handle")
-"""What `late=` may be beside a topic."""
+"""The values of `late=` beside a topic."""
 LEAST_IDLE = timedelta(seconds=1)
 Coroutine = Callable[[Context, Any], Awaitable[Any]]
 
@@ -231,7 +231,7 @@ def check_value_type(name: str, topic: Any, declared: Any) -> None:
 
 
 def takes_tombstones(name: str, declared: Any, options: Declaration) -> bool:
-    """Tell whether null values of all inputs are messages of the actor.
+    """Return whether null values of all inputs are messages of the actor.
 
     Raises:
         ConfigurationError: they are to be, and no method of the class takes them.
@@ -248,7 +248,7 @@ def takes_tombstones(name: str, declared: Any, options: Declaration) -> bool:
 
 
 def takes_none(topic: Any, function: Any) -> bool:
-    """Tell whether the type of a topic's values, or of a function's message, allows None."""
+    """Return whether the type of a topic's values, or of a function's message, allows None."""
     return allows_none(topic.schema.value_type) or allows_none(_message_of(function)[1])
 
 

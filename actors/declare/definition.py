@@ -77,14 +77,14 @@ class ActorDefinition(ActorParts):
 
     @property
     def places_by_key(self) -> bool:
-        """Whether what it keeps belongs to keys; what is parked does in so far as others of the key wait, and goes."""
+        """True if any state belongs to keys. Parked messages alone don't count: they are temporary."""
         extras = (self.timers, self.effects, self.answers, self.ids)
         is_by_key = any(store.placement == "key" or store in extras for store in self.stores)
         return is_by_key or bool(self.windows)
 
     @property
     def buries(self) -> bool:
-        """Whether messages that can't be handled go to the dead-letter topic."""
+        """True if messages that can't be handled go to the dead-letter topic."""
         return self.parked is not None or self.on_error.dead_letters
 
     def check_marks(self) -> None:
@@ -139,7 +139,7 @@ class ActorDefinition(ActorParts):
         return function_codec(topic)
 
     def takes_tombstones(self, topic: Any) -> bool:
-        """Tell whether null values of an input are messages."""
+        """Return whether null values of an input are messages."""
         name = str(topic.get_topic_name())
         own = self.handlers.get(name)
         if self.table_fed_by(name) is not None:

@@ -52,7 +52,7 @@ def _reservations() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether nobody listens on a port now."""
+    """Return whether no program listens on a port now."""
     with socket.socket() as probe:
         # As a broker does: a connection that was closed a moment ago doesn't hold the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -28,12 +28,12 @@ class Process:
     start_ticks: int
 
     def running(self) -> bool:
-        """Whether it has not ended; a paused process counts as running."""
+        """Return whether the process hasn't ended; a paused one counts as running."""
         with self._pidfd() as pidfd:
             return pidfd is not None
 
     def paused(self) -> bool:
-        """Whether it is stopped by SIGSTOP."""
+        """Return whether the process is stopped by SIGSTOP."""
         fields = _stat(self.pid)
         return fields is not None and fields[_STATE] in "Tt" and self._is(fields)
 

@@ -1,4 +1,4 @@
-"""What a local cluster is made of, as kept in its state file, and the settings of its brokers."""
+"""The parts of a local cluster, as its state file has them, and the settings of its brokers."""
 
 import json
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Broker:
     process: Process | None = None
 
     def running(self) -> bool:
-        """Whether its process runs, paused or not."""
+        """Return whether the broker's process runs, paused or not."""
         return self.process is not None and self.process.running()
 
 
@@ -81,7 +81,7 @@ class Secure:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the state file says of a cluster."""
+    """A cluster as its state file has it."""
 
     cluster_id: str
     brokers: tuple[Broker, ...]

@@ -43,15 +43,15 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         actor: the actor's name.
-        what: whose line: parked messages, or parked effects of the key. "turn": the timer or result of that id, which
-            stopped the partition; its task looks for such commands ahead of all others: see `told_of`.
+        what: "message" or "effect": the parked messages, or effects, of the key. "internal": the internal message of
+            that id, which stopped the partition; its task looks for such commands ahead of all others: see `about`.
         command: "retry" hands the line to the handler again, up to the first that fails; "drop" forgets.
         id: which one to drop; None the first, `ALL` all. Of effects only the first of a key is ever parked.
         before: the command is about entries that input before this offset wrote; None: about all.
     """
 
     actor: str
-    what: Literal["message", "effect", "turn"]
+    what: Literal["message", "effect", "internal"]
     command: Literal["retry", "drop"]
     id: str | None = None
     before: int | None = None
@@ -100,7 +100,7 @@ class CommandKey:
             raise RefusedCommandError("`before` is missing, the offset up to which it applies")
         return command
 
-    def told_of(self, partition: int, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:
+    def about(self, partition: int, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:
         """Return a record's command about the internal message (actor, id) that stopped its partition.
 
         `reached` is the offset up to which the partition is committed: a command from before is about an earlier stop.
@@ -111,7 +111,7 @@ class CommandKey:
         if control_of(record) is None:
             return None
         command = self.read(partition, record)
-        is_meant = command.what == "turn" and (command.actor, command.id) == internal
+        is_meant = command.what == "internal" and (command.actor, command.id) == internal
         is_past = command.before is not None and reached > command.before
         return command.command if is_meant and not is_past else None
 

@@ -72,7 +72,7 @@ class RestoreMeter:
     records: int = 0
 
     def begins(self, start: int, end: int) -> None:
-        """Note what is going to be read; a store that is built anew begins again."""
+        """Note what is going to be read; a store that is rebuilt begins again."""
         self.start = self.position = start
         self.end = end
 
@@ -120,7 +120,7 @@ class TaskMeters:
         restoring: the restores that run.
         committed_offsets: by input topic, the group's offset as far as known.
         end_offsets: by input topic, its end as the last takeover saw it, or a look while the partition stands still.
-        parked: how many messages are parked, None when that is unknown: it is counted anew then.
+        parked: how many messages are parked, None when that is unknown: it is counted again then.
         parked_effects: how many effects are known to be parked; None before a takeover's first look at the outbox.
         misplaced: how many records were found in another partition than their key's, among those that were looked at.
         late: by window store, the messages that came too late for all their windows; by table, for its history.

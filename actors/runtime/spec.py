@@ -1,4 +1,4 @@
-"""What a task is made with: its actor, the worker's settings, the world."""
+"""The parts that a task is made of: its actor, the worker's settings, the ports to the world."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TracedCall(Protocol):
 
     @property
     def trace(self) -> dict[str, str] | msgspec.UnsetType:
-        """See above."""
+        """The context of the span that recorded the call."""
 
 
 class Tracing(Protocol):
@@ -111,7 +111,7 @@ class Feeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorParts:
-    """What an actor's declaration and its spec share: the declared options that the runtime reads, and the stores.
+    """The fields that an actor's definition and its spec share: options that the runtime reads, and stores.
 
     Attributes:
         name: the actor's.
@@ -144,7 +144,7 @@ class ActorParts:
 
     @property
     def obeys_commands(self) -> bool:
-        """Whether an operator can have something of it retried or dropped; if not, it skips commands."""
+        """True if an operator can retry or drop something of the actor; if not, it skips commands."""
         is_kept = any(store is not None for store in (self.parked, self.effects, self.timers))
         return is_kept or any(store.on_close_function is not None for store in self.windows)
 
@@ -217,7 +217,7 @@ class ActorSpec(ActorParts):
 
     @property
     def declared(self) -> Declared:
-        """What other workers of the group have to declare alike; of a function that places keys, that it is one."""
+        """The parts that other workers of the group have to declare alike. Functions that place keys count as alike."""
         partitioner = self.partitioner.name if self.partitioner.name in PARTITIONERS else "a function"
         changelogs = sorted(changelog.topic for changelog in self.changelogs.values())
         return Declared(self.name, self.topic, partitioner, tuple(changelogs), self.topics[1:])
@@ -248,12 +248,12 @@ class ActorSpec(ActorParts):
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether its inputs must keep their number of partitions: state, or other inputs, lie alike."""
+        """True if its inputs must keep their number of partitions, because of its state or of other inputs."""
         return bool(self.stores) or len(self.inputs) > 1
 
     @property
     def needs_key(self) -> bool:
-        """Whether state lives with the messages' keys, so that a message without one can't be handled.
+        """True if state lives with the messages' keys, so that a message without one can't be handled.
 
         A join knows what such a message matches: nothing.
         """
@@ -263,7 +263,7 @@ class ActorSpec(ActorParts):
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """What is the same for all tasks of a worker.
+    """The settings that all tasks of a worker share.
 
     `queue_records` bounds what is fetched ahead of the handler; clocks may differ by `clock_skew_margin_ms`. `group` is
     the consumer group's name, for texts that tell an operator what to do. `transactional_id` is the worker's, "" in a
@@ -315,7 +315,7 @@ class TaskSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """The world as a task sees it. `release` has whoever follows the changelogs of (actor, partition) stop before.
+    """The ports of a task. `release` stops the standby of (actor, partition), before the task opens its stores.
 
     `command_id` gives the transactional id with which commands write for (actor, partition).
     `reminders` limits the lines about errors that tasks meet again and again, see `is_repeated`; all tasks share it.

@@ -439,12 +439,12 @@ class Worker:
         await self._stop_tasks(min(self._settings.revoke_s, timeout_s / 2))
         left = list(self._ending.values())
         left_s = max(0.0, deadline_s - self._services.clock.monotonic())
-        over = await asyncio.gather(*(task.is_over(left_s) for task in left))
+        over = await asyncio.gather(*(task.ended(left_s) for task in left))
         late = [task for task, is_over in zip(left, over, strict=True) if not is_over]
         for task in late:
             logger.error("%r didn't end in time: what it didn't commit will be handled again", task)
             task.abandon()
-        await asyncio.gather(*(task.is_over(ABANDON_S) for task in late))
+        await asyncio.gather(*(task.ended(ABANDON_S) for task in late))
 
     def _ended(self, task: Task) -> None:
         if self._ending.get(task.id) is task:

@@ -100,8 +100,6 @@ def mount_operations(app: Any, web_app: Any) -> None:
 def _listen(app: Any, web: Any) -> None:
     """Have the web server count its connections, and end the worker with one line if it can't listen."""
     start, conf = web.start_server, app.conf
-    if getattr(start, "is_ours", False):
-        return
 
     async def start_server() -> None:
         try:
@@ -128,5 +126,4 @@ def _listen(app: Any, web: Any) -> None:
                 ),
             )
 
-    start_server.is_ours = True  # type: ignore[attr-defined]
     web.start_server = start_server

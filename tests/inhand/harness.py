@@ -149,7 +149,7 @@ async def run(
         flaws[flaw.kind, _fault_of(world, names, flaw), flaw.name] += count
     for example in ledger.examples:
         logger.error("%s", example)
-    return Outcome(
+    outcome = Outcome(
         inputs=world.sent,
         faults=names,
         due={kind: len(places) for kind, places in ledger.due.items()},
@@ -159,6 +159,20 @@ async def run(
         parked=parked,
         seconds=round(time.monotonic() - began_s, 1),
     )
+    if not outcome.is_clean:
+        for line in _warnings(world):
+            logger.error("%s", line)
+    return outcome
+
+
+def _warnings(world: World) -> Iterator[str]:
+    """Yield what the workers warned of, and where they joined the group: why a call was made again stands there."""
+    for mark in world.marks:
+        yield f"{mark.at_ns / 1e9:.3f} {mark.fault}"
+    for worker in world.members:
+        for line in worker.log().splitlines():
+            if "[WARNING]" in line or "[ERROR]" in line or "oined" in line or "joining" in line:
+                yield f"{worker.folder.parent.name}: {line[:300]}"
 
 
 def _fault_of(world: World, names: Sequence[str], flaw: Flaw) -> str:

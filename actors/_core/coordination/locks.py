@@ -12,7 +12,7 @@ many permits by those who want few.
 
 Fencing token of a grant: max(last token + 1, offset of the request that won it). The last token is kept for ever, so
 tokens grow though offsets can go back: grants aren't first come, first served once requests give up, and topics can be
-made anew.
+re-created.
 
 A claim names one taking of the resource among its owner's. Releases, renewals and give-ups that name one concern that
 one only: an owner's program may run twice for a while, when the first one is taken for dead.
@@ -66,7 +66,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """One who holds it, `count` times, until `expires_ms` unless that is renewed; `claims` are those with a name."""
+    """An owner that holds it `count` times, until `expires_ms` unless renewed; `claims` are the named ones."""
 
     owner: str
     token: int
@@ -98,7 +98,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """Request `id` holds it, `count` times by now, for `waited_ms` after it was received."""
+    """Request `id` was granted, `waited_ms` after it was received; its owner holds the resource `count` times."""
 
     id: str
     token: int
@@ -108,7 +108,7 @@ class Granted(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Request `id` came to nothing."""
+    """Request `id` was refused, or its wait ended."""
 
     id: str
     reason: Reason
@@ -123,14 +123,14 @@ class Renewed(msgspec.Struct, frozen=True):
 
 
 class Released(msgspec.Struct, frozen=True):
-    """Request `id` has let go; its owner still holds it `count` times."""
+    """Request `id` has released; its owner still holds the resource `count` times."""
 
     id: str
     count: int
 
 
 class Expired(msgspec.Struct, frozen=True):
-    """A lease ended without anybody asking for it."""
+    """A lease ended without a request."""
 
     owner: str
     token: int
@@ -175,7 +175,7 @@ def renew(lock: Lock, id: str, owner: str, token: int, ttl_ms: int, now_ms: int,
 def release(
     lock: Lock, id: str, owner: str, token: int, now_ms: int, *, entirely: bool = False, claim: str = ""
 ) -> Step:
-    """Let go once, of the `claim` if one is named, or `entirely`, however often the owner has asked for it."""
+    """Release once, the `claim` if one is named, or `entirely`, however often the owner holds it."""
     lock, events = _overdue(lock, now_ms)
     holder = _holder(lock, owner)
     if holder is None or holder.token != token or not _is_claimed(holder, claim):
@@ -205,7 +205,7 @@ def give_up(lock: Lock, id: str, owner: str, now_ms: int, *, claim: str = "") ->
 
 
 def break_all(lock: Lock, id: str, now_ms: int) -> Step:
-    """Take it from all who hold it, for an operator. They are told when they renew; tokens fence what they still do."""
+    """Take it from all holders, for an operator. Their renewals are refused; tokens fence their later writes."""
     lock, events = _overdue(lock, now_ms)
     events += [Expired(holder.owner, holder.token) for holder in lock.holders]
     lock, served = _serve(msgspec.structs.replace(lock, holders=()), now_ms)
@@ -224,7 +224,7 @@ def due_ms(lock: Lock) -> int | None:
 
 
 def _overdue(lock: Lock, now_ms: int) -> Step:
-    """End what is over: waits first, for whoever asked may be gone; then whoever waits is served."""
+    """End what is over: waits first, since their clients may be gone; then serve the waiters that are left."""
     due = due_ms(lock)
     if due is None or due > now_ms:
         return lock, []

@@ -42,7 +42,6 @@ class Event(enum.Enum):
 
     FENCED = "the new producer is ready"
     CONFIRMED = "the group knows this member and generation"
-    MIGRATED = "the group doesn't"
     LOOKED = "the facts of the takeover are together"
     CONTRADICTED = "the facts contradict each other"
     RESTORED = "the stores are at the high watermark"
@@ -51,7 +50,7 @@ class Event(enum.Enum):
     COMMITTED = "the transaction and the stores have it"
     UNKNOWN = "something failed, or may have"
     BAD_RECORD = "a record can't be handled"
-    REVOKED = "the partition goes elsewhere, or the worker stops"
+    REVOKED = "the partition is another worker's, or the worker stops"
 
 
 _TAKEOVER = {
@@ -66,7 +65,6 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     **{(state, event): target for state, (event, target) in _TAKEOVER.items()},
     **{(state, Event.UNKNOWN): State.FENCING for state in _TAKEOVER},
     **{(state, Event.REVOKED): State.CLOSED for state in State},
-    **{(state, Event.MIGRATED): State.CLOSED for state in _TAKEOVER},
     (State.FENCING, Event.CONTRADICTED): State.REFUSED,
     (State.LOOKING, Event.CONTRADICTED): State.REFUSED,
     (State.RESTORING, Event.CONTRADICTED): State.REFUSED,

@@ -36,7 +36,7 @@ HIDDEN = (*SECRETS, "broker_credentials")
 OWN_VARIABLES = (*(one.name for one in fields(ActorOptions) if one.metadata.get("has_variable")), *SECRETS)
 """Settings that have a variable without `PREFIX` too, as those of Faust's do."""
 _FAUST_APP = ("monitor", "config_source", "loop", "beacon")
-"""What `faust.App` takes beside settings."""
+"""Arguments of `faust.App` that are no settings."""
 _OLD_FAUST_NAMES = (
     "client_id",
     "commit_interval",

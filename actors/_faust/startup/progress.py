@@ -40,7 +40,7 @@ class Announcer:
         self._worker = worker
         self._group = group
         self._away = away
-        self._lines = Lines()
+        self._lines = ProgressLog()
         self._watch = StartupWatch()
         self._seen = 0
         self._task: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ async def reminding(text: str) -> AsyncIterator[None]:
         reminder.cancel()
 
 
-class Lines:
+class ProgressLog:
     """The lines in the log, and when the last one was written."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from actors.declare.definition import ActorDefinition
 from actors.errors import UsageError
 from actors.ports import TopicPartition
 from actors.runtime.commands import Command
-from actors.runtime.task.release import HALT_LOOK_S
+from actors.runtime.task.stop_commands import HALT_LOOK_S
 from stores._core.printable import counted, moment, one_line
 
 PAGE_BYTES = 16 * 1024 * 1024
@@ -343,7 +343,7 @@ class _ResolveStopped(Operation):
                 "What stopped it is an input record, and the error in the log says how to give that up"
             )
         source = TopicPartition(definition.topic_name, self.partition)
-        order = Command(actor=self.actor, what="turn", command=self.verb, id=self.id)  # type: ignore[arg-type]
+        order = Command(actor=self.actor, what="internal", command=self.verb, id=self.id)  # type: ignore[arg-type]
         async with ParkedReader.connect(setup) as reader:
             check_partition(self.actor, source, await reader.control.topics([source.topic]))
             (offset,) = await send_commands(setup, reader.control, [Addressed(source, None, order)])

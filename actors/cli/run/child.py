@@ -32,7 +32,7 @@ _LOOK_S = 0.1
 
 
 class Assignment(msgspec.Struct, kw_only=True):
-    """What a child is told.
+    """A child's part of the work, as the supervisor sends it.
 
     Attributes:
         control: the file descriptor of the socket that it shares with the supervisor.
@@ -59,7 +59,7 @@ def take_assignment() -> Assignment | None:
 
 
 def apply(assignment: Assignment, app: Any) -> None:
-    """Give a worker of several what is its own: data folder, port, instance id; and have it tell that it is ready.
+    """Set a worker's own data folder, port and instance id, and have it report that it is ready.
 
     The supervisor's port is shared by all. Process `index` has the port `index + 1` above it too, which it announces
     to other workers.

@@ -37,7 +37,7 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What `faust dev` runs.
+    """The app, broker and ports of `faust dev`.
 
     Attributes:
         module: the app, as `-A` takes it.
@@ -99,7 +99,7 @@ def dev(context: click.Context, broker: str | None, port: int | None, web_port: 
 
 @contextlib.contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """Give the folder for all data, which is nobody else's; a temporary one is deleted at the end."""
+    """Lock the folder for all data, and yield it; a temporary one is deleted at the end."""
 
     def leave(signum: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + signum)
@@ -183,7 +183,7 @@ async def _run(plan: Plan, folder: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def _broker(plan: Plan, folder: Path) -> AsyncIterator[tuple[str, Cluster | None]]:
-    """Give the addresses of a broker, and the broker if it was started here: then it is ended."""
+    """Yield the addresses of a broker, and the broker if this starts one: it ends with the block."""
     if plan.broker is not None:
         yield plan.broker, None
         return

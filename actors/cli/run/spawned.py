@@ -24,7 +24,7 @@ from actors.cli.run.child import READY, VARIABLE, Assignment
 logger = escaping(logging.getLogger(__name__))
 
 STOP_S = 10.0
-"""After so long a child that was told to end is killed; a worker is gone 5 s after SIGTERM."""
+"""After so long a child that was told to end is killed; a worker is gone 8 s after SIGTERM."""
 
 
 class Say(Protocol):

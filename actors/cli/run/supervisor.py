@@ -47,7 +47,7 @@ def run_processes(app: Any, count: int, *, say: Say = say) -> int:
 
 
 async def _reach(setup: Setup) -> None:
-    """See that the brokers answer and are new enough: each worker would end with the same error."""
+    """Check that the brokers answer and are new enough: each worker would end with the same error."""
     async with ControlPlane.connect(setup.connection, setup.group) as control:
         await control.require_versions()
 

@@ -215,7 +215,7 @@ class Actor(Generic[S]):
         self._state, self._raw, self._is_set = _UNREAD, None, False
 
     def show_expired(self, state: S) -> None:
-        """Show a state that isn't kept any more; it is kept anew if it is changed."""
+        """Show a state that isn't kept any more; it is stored again if it is changed."""
         self._state, self._raw = state, self._stateful().encode_value(state)
 
     def is_changed(self) -> bool:

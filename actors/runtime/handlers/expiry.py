@@ -2,7 +2,7 @@
 
 An expired key reads as absent from its moment on, by the write metadata that it carries. What is left of it goes
 later: a pass walks through the store in the order of its keys, a few hundred at a time, and rests between two slices
-so that all of them together take no more than `SHARE` of the time. A pass that dies with its process begins anew:
+so that all of them together take no more than `SHARE` of the time. A pass that dies with its process begins again:
 what it removed was committed, and what it didn't is still expired.
 """
 

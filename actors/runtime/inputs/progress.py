@@ -41,7 +41,7 @@ class InputProgress:
         self.next_offset = self.handed_in_offset = self.committed_offset = self.completed.next_offset
 
     def skip_to(self, offset: int) -> None:
-        """See `CompletedOffsets.skip_to`."""
+        """Count all before `offset` as handled, as `CompletedOffsets.skip_to` does."""
         self.completed.skip_to(offset)
         self.next_offset = offset
 

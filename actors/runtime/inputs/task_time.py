@@ -15,7 +15,7 @@ from actors.ports import TaskSink, TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.inputs.inbox import Inbox
 from actors.runtime.inputs.progress import InputProgress
-from actors.runtime.inputs.time_order import Follower, TimeOrder
+from actors.runtime.inputs.time_order import TimeFollower, TimeOrder
 from actors.runtime.spec import Feeds
 
 COMMIT_S = 10.0
@@ -40,7 +40,7 @@ class TaskTime:
         inbox: Inbox,
         sink: TaskSink,
         timestamps: Timestamps,
-        followers: Sequence[Follower],
+        followers: Sequence[TimeFollower],
         monotonic: Callable[[], float],
         is_due: Callable[[], bool],
         order: TimeOrder | None = None,

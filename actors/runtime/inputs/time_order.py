@@ -41,7 +41,7 @@ _WORD = 8
 _SOURCE = 2
 
 
-class Follower(Protocol):
+class TimeFollower(Protocol):
     """Windows or timers, which go by stream time.
 
     Attributes:
@@ -57,7 +57,7 @@ class Follower(Protocol):
         """Return the earliest time of what it may still hand out."""
 
 
-class Timed(Follower, Protocol):
+class Timed(TimeFollower, Protocol):
     """A follower by the times of the records that are handled in order."""
 
     def is_due(self) -> bool:

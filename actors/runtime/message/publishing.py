@@ -5,7 +5,7 @@ of each key, a tombstone for a delete. Records are made of the frozen writes, so
 the other, whoever wrote: a handler, a hook, or what removes expired keys. They have no write metadata, and are in the
 bytes that the topic declares.
 
-What doesn't fit is found when a handler writes, so that it is told; the same record is made anew at the commit.
+What doesn't fit is found when a handler writes, so that it is told; the same record is made again at the commit.
 """
 
 from __future__ import annotations

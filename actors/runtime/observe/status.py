@@ -421,7 +421,7 @@ def _store(task: Task, name: str, store: PartitionStore | None) -> StoreStatus:
                 figures = store.figures()
                 size = figures.get("live-sst-files-size", 0) + figures.get("cur-size-all-mem-tables", 0)
     except StoreError:
-        # It is being closed or built anew.
+        # It is being closed or rebuilt.
         pass
     return StoreStatus(
         name=name,

@@ -233,11 +233,6 @@ def remove_entry(overlay: Overlay, line_key: bytes, sequence: int, raw: bytes) -
             overlay.delete(prefix + number.to_bytes(4, "big"))
 
 
-def is_slice(place: bytes) -> bool:
-    """Return whether a key is that of a slice."""
-    return place.startswith(_SLICE)
-
-
 def slices_of_line(line_key: bytes) -> bytes:
     """Return the prefix of the keys of a line's slices."""
     return _SLICE + blake2b(line_key, digest_size=16).digest()

@@ -278,7 +278,7 @@ class Parked:
 
     async def _obey(self, state: TaskState, record: InputRecord, handling: MessageHandling) -> None:
         command = self._command(state, record)
-        if command is None or command.what == "turn":
+        if command is None or command.what == "internal":
             return
         key = record.key or b""
         if command.what == "effect":

@@ -2,7 +2,7 @@
 
 A copy is a prefix of the committed changelog. How old an answer may be is known from the looks at the log's end: all
 that was committed before the last look whose end the copy has reached is in it. So the answer's staleness is the time
-since that look, and an upper bound. A copy that never reached one, or is being built anew, gives no answer.
+since that look, and an upper bound. A copy that never reached one, or is being rebuilt, gives no answer.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Asking:
         self._not_before_s = max(self._not_before_s, self._clock.monotonic() + REST.first_s)
 
     def is_due(self, warm: set[TaskId], wanted: int) -> bool:
-        """Tell whether to ask now, for these of so many; then it counts as done."""
+        """Return whether to ask now, when `warm` of `wanted` copies are warm; if so, it is noted as asked."""
         now_s = self._clock.monotonic()
         if not warm:
             self._first_warm_s = None

@@ -1,4 +1,4 @@
-"""What is known of a worker's copies."""
+"""The state of a worker's standbys, for status and dashboard."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Surroundings:
     Attributes:
         is_free: whether nobody touches a task's stores.
         is_working: whether tasks run, which need the event loop.
-        ask_for_rebalance: makes this member join the group anew.
+        ask_for_rebalance: makes this member join the group again.
         checks: tells that a log lost what a copy has; has the worker's restorer.
     """
 

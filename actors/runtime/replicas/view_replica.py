@@ -3,8 +3,8 @@
     opening ──▶ following ──▶ closed
                     └───────▶ failed     the topic got partitions, or isn't compacted any more
 
-Opening is what a task's takeover does for its store: the copy on disk is caught up or built anew (`Restorer`). Then
-`actors.runtime.replicas.follower` follows all partitions. What can't be followed on is built anew in a second store,
+Opening is what a task's takeover does for its store: the copy on disk is caught up or rebuilt (`Restorer`). Then
+`actors.runtime.replicas.follower` follows all partitions. What can't be followed on is rebuilt in a second store,
 which then takes the first one's place. So readers see the old content or the new one, never a part, and the difference
 of the two is what changed. Every few seconds the view looks whether the topic is still the same one.
 """
@@ -51,7 +51,7 @@ Changed = Callable[[int, Sequence[Change]], Awaitable[None]]
 
 
 class ViewReplicaStores:
-    """The stores of a copy: one for each partition, and a second one while that is built anew.
+    """The stores of a copy: one for each partition, and a second one while that is rebuilt.
 
     `cache` opens them, as the stores `a` and `b`; `on_disk` gives the partitions that one of them has already;
     `release` closes them and their folder at the end.
@@ -220,7 +220,7 @@ class ViewReplica(Policy[_PartitionReplica]):
         while not self._has_reached([bound.end for bound in bounds], facts.topic_id):
             await self.moved()
             if self._known().topic_id not in (known.topic_id, facts.topic_id):
-                # Made anew once more meanwhile: those ends are nobody's.
+                # Rebuilt once more meanwhile: those ends are nobody's.
                 await self.caught_up()
                 return
 
@@ -326,7 +326,7 @@ class ViewReplica(Policy[_PartitionReplica]):
         self._follower.want(TopicPartition(self.topic, number) for number in range(facts.partitions))
 
     async def look(self) -> None:
-        """Learn whether the topic is another one, before what can't be followed on is built anew.
+        """Learn whether the topic is another one, before what can't be followed on is rebuilt.
 
         Raises:
             ConfigurationError: the topic got partitions, or can't be held as a view any more.
@@ -346,7 +346,7 @@ class ViewReplica(Policy[_PartitionReplica]):
         self._follow_topic(facts)
 
     async def open_store(self, source: TopicPartition, look: Look, failure: Exception | None) -> _PartitionReplica:
-        """Return a partition, built anew if it can't be followed on."""
+        """Return a partition, rebuilt if it can't be followed on."""
         number, facts, copy = source.partition, self._known(), self._copies.get(source.partition)
         why = None if copy is None else await self._why_rebuilt(copy, look, failure)
         if copy is None or why is not None:

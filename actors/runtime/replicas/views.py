@@ -54,7 +54,7 @@ class ViewCodecs:
 
 @dataclass(frozen=True, slots=True)
 class ViewParts:
-    """What an open view works with; `logs` and `stores` are closed with it."""
+    """The parts of an open view; `logs` and `stores` are closed with it."""
 
     logs: TopicLogs
     stores: ViewReplicaStores
@@ -381,7 +381,7 @@ def _noting_damage(copy: ViewReplica) -> Iterator[None]:
 
 
 def _live(copy: ViewReplica, rows: Iterator[tuple[bytes, bytes]], now_ms: int) -> Iterator[tuple[bytes, bytes]]:
-    """Give what hasn't expired, without its metadata."""
+    """Yield the rows that haven't expired, without their metadata."""
     with _noting_damage(copy):
         for key, with_metadata in rows:
             if not is_expired(with_metadata, now_ms):

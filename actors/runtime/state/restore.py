@@ -172,7 +172,7 @@ class Restorer:
         last: LastCommit = NO_COMMIT,
         doubt: str | None = None,
     ) -> Restored:
-        """Read what the store lacks; build it anew where its checkpoint can't be continued. `meter` is told how far.
+        """Read what the store lacks; rebuild it where its checkpoint can't be continued. `meter` gets the progress.
 
         `last` is the partition's last commit: a store that was its owner's own needs no look at the records before its
         position. `doubt` is what a commit found that shows that the changelog lost records.

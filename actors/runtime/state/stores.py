@@ -37,7 +37,7 @@ class StoreCache:
         self._stores: dict[tuple[str, int], PartitionStore] = {}
 
     async def open(self, store: str, partition: int) -> PartitionStore:
-        """Return the store of a partition, opened once and kept open. A damaged one is deleted and begun anew."""
+        """Return the store of a partition, opened once and kept open. A damaged one is deleted and opened again."""
         held = self._stores.get((store, partition))
         if held is not None:
             return held

@@ -1,4 +1,4 @@
-"""What a task and its processors share: the partition, the world, and where the task is in its life."""
+"""The context that a task and its processors share: partition, ports to the world, state of the task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stores._core.overlay import Writes
 CAREFUL_INTERNAL_S = 30.0
 """How long internal messages are committed one by one after a refused commit."""
 MessageId = str | tuple[str, int]
-"""What tells a message of a task from all others: an internal message's id, or an input's topic and offset."""
+"""A message's identity within its task: an internal message's id, or an input record's topic and offset."""
 
 
 Batched = dict[str, Writes]
@@ -35,7 +35,7 @@ Batched = dict[str, Writes]
 
 @dataclass(slots=True)
 class PoisonTracking:
-    """What a task remembers of earlier processors, so that it doesn't run into the same, or call the same, again.
+    """A task's memory of earlier processors, so that it doesn't meet the same error, or make the same call, again.
 
     Attributes:
         careful_until: by input topic, messages before this offset are committed one by one: the broker refused a commit

@@ -56,7 +56,7 @@ class Wait:
         self._tell("")
 
     def is_question_due(self) -> bool:
-        """Tell whether the brokers are to be asked now, which is noted then."""
+        """Return whether to ask the brokers now; if so, the next question is due twice as late."""
         if self._looks < self._next_question:
             return False
         self._next_question *= 2
@@ -176,7 +176,7 @@ async def _end_of_unnamed(group: GroupView, log: TaskLog, own_id: str, ended: se
 
 async def _end_of_dead(group: GroupView, log: TaskLog, owners: Iterable[OwnerRecord], ended: set[str]) -> None:
     """End the transactions of owners that the group doesn't have any more, and add their ids to `ended`."""
-    # A worker that has joined anew is a living one: its newest record counts.
+    # A worker that has joined again is a living one: its newest record counts.
     for transactional_id, member_id in sorted({owner.transactional_id: owner.member_id for owner in owners}.items()):
         # A transaction that stays open is another's.
         if transactional_id and transactional_id not in ended and not await group.knows(member_id):

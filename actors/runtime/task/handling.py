@@ -45,7 +45,7 @@ from actors.runtime.timers.timers import Timers
 logger = escaping(logging.getLogger(__name__))
 
 _LASTING = UndecodableRecordError | NewerProgramError | LateRecordError
-"""What a further attempt would meet again."""
+"""Errors that a further attempt would meet again."""
 
 
 @dataclass(slots=True)
@@ -97,8 +97,8 @@ class Handling:
         if isinstance(record, RefusedRecord):
             await self._refuse(state, record)
         elif not (
-            ((self.poisoned or self.dropped) and self._is_given_up(state, record, internal))
-            or (self.concerns(record) and await self._is_intercepted(state, record, internal))
+            ((self.poisoned or self.dropped) and self._settle_known(state, record, internal))
+            or (self.concerns(record) and await self._intercept(state, record, internal))
         ):
             sent = len(state.outputs)
             try:
@@ -121,11 +121,11 @@ class Handling:
         original = original or record
         # What is wrong with it is found again when its turn comes, unless the client lost a part of it.
         may_wait = not isinstance(failed, UnreadableRecordError) and self.concerns(original)
-        if not self._is_given_up(state, original) and not (may_wait and await self._is_intercepted(state, original)):
+        if not self._settle_known(state, original) and not (may_wait and await self._intercept(state, original)):
             await self.recover(state, original, failed, len(state.outputs))
 
-    def _is_given_up(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> bool:
-        """Do with what isn't handled again what the policy or an operator said; return whether it is such a message."""
+    def _settle_known(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> bool:
+        """Settle a message that is known to fail, or that an operator dropped; return whether it is one."""
         id = identity(state.source, record)
         if internal is not None and id in self.dropped:
             logger.warning("%s key %s: %s is dropped, as told", state.source, show_bytes(record.key), internal.what)
@@ -139,9 +139,7 @@ class Handling:
             self.give_up(state, record, failed, 1, internal)
         return failed is not None
 
-    async def _is_intercepted(
-        self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None
-    ) -> bool:
+    async def _intercept(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> bool:
         # A record that has yet to come to its turn goes behind the parked ones of its key then.
         is_early = internal is None and self.spec.order is not None and waits_its_turn(record)
         if is_early or (internal is not None and internal.handle is not None):
@@ -326,7 +324,7 @@ class Handling:
     def reject(
         self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None
     ) -> None:
-        """Tell whoever asked that the handler refused the message, which is thereby handled."""
+        """Answer the client that the handler refused the message, which is thereby handled."""
         self._consume(state, record, internal, len(state.outputs))
         if self.spec.answers is not None:
             self.spec.answers.rejected(state, record, text_of(rejected))

@@ -1,4 +1,4 @@
-"""What a takeover compares: which topics there are now, which ones the last commit was about, and who made it."""
+"""The identities that a takeover compares: topics now, topics of the last commit, and its owner."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def changelog_ids(spec: ActorSpec, found: Mapping[str, TopicIdentity]) -> dict[s
 
 
 async def require_unchanged(spec: ActorSpec, group: GroupView, topics: Sequence[TopicIds]) -> None:
-    """See that the actor's topics are still those of the start of its takeover: logs' bounds are asked for by name.
+    """Check that the actor's topics are those of the start of its takeover: the bounds of logs are asked for by name.
 
     Raises:
         RestoreError: one was deleted or created again meanwhile.
@@ -108,7 +108,7 @@ def give_up_parked(actor: str, changelog: str) -> str:
 
 @dataclass(slots=True)
 class FoundInput:
-    """What a takeover finds of an input.
+    """The facts of an input that a takeover reads.
 
     Attributes:
         topics: the ids of now, with what the last commit says of the topics before.

@@ -56,7 +56,7 @@ from stores.ports import PartitionStore
 logger = escaping(logging.getLogger(__name__))
 
 _DELETED, _THERE = b"\0", b"\1"
-"""What stands behind the write metadata in the folded log: a delete has write metadata too."""
+"""The byte behind the write metadata in the folded log: a delete has write metadata too."""
 _AGE_BYTES = 17
 """Version, epoch and input offset at the front of write metadata: bytes that grow with time."""
 
@@ -229,20 +229,23 @@ def _reached(committed: Committed | None, mark: CommitMark | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StandbyChecks:
-    """What a copy asks before it goes on: only the partition's owner writes anything back."""
+    """The checks of a standby before it goes on: only the partition's owner writes anything back."""
 
     group: GroupView
     restorer: Restorer
 
     async def require_changelogs(self, spec: ActorSpec) -> None:
-        """See `require_changelogs`."""
+        """Check the changelogs as the function `require_changelogs` does."""
         found = await self.group.topic_ids(changelog.topic for changelog in spec.changelogs.values())
         require_changelogs(spec, TopicIds.of("", changelog_ids(spec, found)))
 
     async def why_rebuilt(
         self, spec: ActorSpec, partition: int, changelog: Changelog, at: Position, bounds: LogBounds
     ) -> str | None:
-        """See `Restorer.why_rebuilt`. A copy of another topic is kept until an owner has gone on with this one."""
+        """Return why the copy is rebuilt, as `Restorer.why_rebuilt` does.
+
+        A copy of another topic is kept until an owner has gone on with this one.
+        """
         claimed_id = at.changelog_id
         if claimed_id != changelog.topic_id:
             found = [await self.group.committed(TopicPartition(topic, partition)) for topic in spec.topics]
@@ -324,7 +327,7 @@ def _differences(
 
 
 def _is_older(own: bytes, logged: bytes, before: Position) -> bool:
-    """Tell whether the log's write of a key came after the store's."""
+    """Return whether the log's write of a key came after the store's."""
     if own[0] == logged[0] == METADATA_VERSION:
         return own[:_AGE_BYTES] < logged[:_AGE_BYTES]
     # Offsets of different inputs say nothing of each other.
@@ -332,7 +335,7 @@ def _is_older(own: bytes, logged: bytes, before: Position) -> bool:
 
 
 def _is_unseen(logged: bytes, before: Position) -> bool:
-    """Tell whether a record was written after the store's position."""
+    """Return whether a record was written after the store's position."""
     metadata = decode_metadata(logged)
     return metadata.epoch > 0 and not before.covers(metadata)
 

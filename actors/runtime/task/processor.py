@@ -1,4 +1,4 @@
-"""What a task does from one takeover to the next: messages, what comes due between them, and commits.
+"""The work of a task from one takeover to the next: messages, internal messages that come due, and commits.
 
 What happens when the process dies, step by step:
 

@@ -65,7 +65,7 @@ from actors.runtime.task.identity import FoundInput, agreed, check_order, identi
 from actors.runtime.task.in_order import InOrder
 from actors.runtime.task.lost_changelog import explained, last_commit, require_changelogs, write_to_changelog
 from actors.runtime.task.processor import TaskProcessor
-from actors.runtime.task.release import HALT_REMINDER_S, Release
+from actors.runtime.task.stop_commands import HALT_REMINDER_S, StopCommands
 from actors.runtime.task.tools import assemble, make_inbox
 from actors.runtime.threads import finish_in_thread
 from stores._core.printable import moment
@@ -127,7 +127,7 @@ class Task:
         self._stores: list[Restored] = []
         self._processor: TaskProcessor | None = None
         self._run_task: asyncio.Task[None] | None = None
-        self._release = Release(self.context, self.sources[0])
+        self._stop_commands = StopCommands(self.context, self.sources[0])
         self._reminders = Reminders(REMIND_S)
         self._repeats = False
         self._lasting = ""
@@ -151,7 +151,7 @@ class Task:
         self._run_task.add_done_callback(lambda _: on_end(self))
 
     def is_settled(self, end_of: Callable[[TopicPartition], int]) -> bool:
-        """Whether all before the inputs' ends is handled and committed, and nothing is under way."""
+        """Return whether all before the inputs' ends is handled and committed, and nothing is in progress."""
         processor = self._processor
         if self.state is not State.RUNNING or processor is None:
             return False
@@ -206,15 +206,15 @@ class Task:
             self._cancel()
         return bool(done)
 
-    async def is_over(self, timeout_s: float) -> bool:
-        """Wait so long for the task to touch nothing any more, and tell whether it does."""
+    async def ended(self, timeout_s: float) -> bool:
+        """Wait so long for the task to finish; return whether it has."""
         if self._run_task is not None:
             await asyncio.wait([self._run_task], timeout=timeout_s)
         return self._run_task is None or self._run_task.done()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it touches nothing any more: one whose member the group forgot ends before it is asked to."""
+        """True if the task has finished. A task whose member the group has forgotten finishes by itself."""
         return self._run_task is not None and self._run_task.done()
 
     def abandon(self) -> None:
@@ -257,7 +257,7 @@ class Task:
                 await close()
             except Exception as error:
                 self.failure = self.failure or error
-            self.context.state = State.CLOSED
+            self.context.advance(Event.REVOKED)
         if self.epoch:
             logger.info("actor %s gave up %s in epoch %d", self.spec.name, self.name, self.epoch)
 
@@ -273,13 +273,13 @@ class Task:
 
     @property
     def time(self) -> TaskTime | None:
-        """What its event time follows while it runs; None where that is the records that it handles."""
+        """The feeds of its event time while it runs; None where event time follows the handled records."""
         is_running = self.state in (State.RUNNING, State.COMMITTING) and not self.inbox.stopping
         return None if self._processor is None or not is_running else self._processor.time
 
     @property
     def waits_for_predecessor(self) -> bool:
-        """Whether another task of this worker still has the partition."""
+        """True while another task of this worker still has the partition."""
         return self._predecessor is not None
 
     @property
@@ -301,7 +301,7 @@ class Task:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was delivered is handled and committed."""
+        """True if all that was delivered is handled and committed."""
         processor = self._processor
         if processor is None or self.state is not State.RUNNING or not processor.is_quiet:
             return False
@@ -309,9 +309,9 @@ class Task:
         return all(one.next_offset >= queue.delivered for one, queue in parts)
 
     async def _wait_for_predecessor(self) -> None:
-        """Wait until the partition's last task touches nothing any more: its last commit may still be on its way."""
+        """Wait until the partition's last task has finished: its last commit may still be in progress."""
         while self._predecessor is not None:
-            if await self._predecessor.is_over(PREDECESSOR_REMINDER_S):
+            if await self._predecessor.ended(PREDECESSOR_REMINDER_S):
                 self._predecessor = None
             else:
                 logger.warning("%s: waiting for the end of %r", self.name, self._predecessor)
@@ -354,7 +354,7 @@ class Task:
         text = "actor %s is stopped on %s: %s"
         logger.log(level, text, self.spec.name, self.name, error, exc_info=error.__cause__)
         internal = error.internal if isinstance(error, RecordError) else None
-        if internal is not None and await self._release.comes(internal, reached, error):
+        if internal is not None and await self._stop_commands.wait(internal, reached, error):
             self.halted_by = None
             self.context.advance(Event.UNKNOWN)
             return
@@ -364,7 +364,7 @@ class Task:
                 await self.look_at_end()
 
     async def look_at_end(self) -> None:
-        """See how much waits: nothing is fetched of a partition that stands still or is paused."""
+        """Ask for the inputs' ends, for the lag: nothing is fetched of a partition that stands still or is paused."""
         with contextlib.suppress(TaskError, OSError):
             for source in self.sources:
                 self.meters.end_offsets[source.topic] = (await self._services.logs.bounds(source)).end
@@ -455,7 +455,7 @@ class Task:
             await self._services.group.require_agreement([found.source.topic])
             logger.warning("%s was re-created: going on at offset %d of the new topic", found.source, decision.offset)
             self.context.poison.held_up.clear()
-            self.context.poison, finished, self._release.told_until = PoisonTracking(), set(), 0
+            self.context.poison, finished, self._stop_commands.obeyed_until = PoisonTracking(), set(), 0
             topics = replace(topics, is_recreated=True)
         elif facts.is_published:
             topics = replace(topics, is_recreated=True)

@@ -1,4 +1,4 @@
-"""Gives a processor the state of its messages, and what its actor was declared to use beside stores."""
+"""Makes the parts of a processor: the state of its messages, and the tools that its actor was declared to use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from actors.runtime.clock import Timestamps
 from actors.runtime.inputs.inbox import Inbox, MergedInbox
 from actors.runtime.inputs.progress import InputProgress
 from actors.runtime.inputs.task_time import TaskTime
-from actors.runtime.inputs.time_order import Follower, TimeOrder
+from actors.runtime.inputs.time_order import TimeFollower, TimeOrder
 from actors.runtime.message.internal_messages import Punctuator
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
@@ -42,7 +42,7 @@ class StorePart(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class TaskParts:
-    """What a processor works with, from a takeover to the next: see `assemble`.
+    """The parts of a processor, from a takeover to the next: see `assemble`.
 
     Attributes:
         at: the input with which goes what is due before the next record: one of which a record was handled.
@@ -126,7 +126,7 @@ def _make_time(context: TaskContext, parts: TaskParts, feeds: Feeds, timestamps:
     timed = [follower for follower in (parts.timers, windows) if follower is not None]
     if parts.order is not None:
         parts.order.lead(timed)
-    followers: Sequence[Follower] = timed if parts.order is None else [parts.order]
+    followers: Sequence[TimeFollower] = timed if parts.order is None else [parts.order]
     return TaskTime(
         feeds,
         parts.inputs,

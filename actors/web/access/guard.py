@@ -333,7 +333,7 @@ def caller_of(request: web.Request) -> Caller:
 
 
 def protect_rest(app: Any, web_app: web.Application) -> None:
-    """Guard everything that isn't mounted with `protect`, if a setting says who may; a second call does nothing.
+    """Guard everything that isn't mounted with `protect`, if a setting says who may.
 
     GET and HEAD need `READ`, other methods `ADMIN`, also for paths that don't exist. Pages in `open_pages` are open.
 
@@ -341,8 +341,6 @@ def protect_rest(app: Any, web_app: web.Application) -> None:
         app: the app.
         web_app: Faust's web server, not started.
     """
-    if any(getattr(one, "__module__", "") == __name__ for one in web_app.middlewares):
-        return
     guard, parts, open_pages = guard_of(app, web_app), web_app[PARTS], frozenset(app.actor_options.open_pages)
     asks = is_guarded(app)
 

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import aiohttp
@@ -39,6 +40,13 @@ KNOWN = 0.0
 Owners = Mapping[tuple[str, int], OwnerRecord]
 Here = Callable[[list[int]], Awaitable[T]]
 There = Callable[[str, list[int]], Awaitable[T]]
+HERE = ""
+"""This worker, in the place of an address."""
+Places = dict[str, list[int]]
+"""Partitions by the address of the worker to ask about them."""
+Tried = Collection[tuple[str, int]]
+"""The addresses that were asked, each with a partition."""
+Step = Callable[[ActorSpec, list[int], Tried], Awaitable[Places]]
 
 
 class Directory:
@@ -112,10 +120,12 @@ class Router:
     """Routes queries to the owners of their partitions.
 
     Attributes:
-        elsewhere: errors of this worker after which another worker may answer.
+        elsewhere: errors after which another worker may answer.
+        unanswered: what an error says when none did.
     """
 
     elsewhere: tuple[type[Exception], ...] = (NotOwnerError,)
+    unanswered = "the owner doesn't answer"
 
     def __init__(self, reader: StateReader, directory: Directory, workers: WorkerClient) -> None:
         self.reader = reader
@@ -125,61 +135,67 @@ class Router:
     async def scatter(
         self, request: web.Request, spec: ActorSpec, partitions: Collection[int], *, here: Here[T], there: There[T]
     ) -> list[T]:
-        """Have each of the partitions answered by its owner; the order of the answers is none.
+        """Have each partition answered by a worker that may; the answers are in no order.
 
         Args:
-            request: what is asked; one that was passed on isn't passed on again.
-            spec: whose partitions they are.
+            request: the client's; one that was passed on isn't passed on again.
+            spec: the actor.
             partitions: the partitions.
             here: answers for partitions of this worker.
             there: asks the worker at an address about partitions.
 
         Raises:
-            NotOwnerError: the request was passed on to this worker, and it isn't the owner.
-            NotReadyError: one of them has no owner at the moment.
+            NotOwnerError: the request was passed on to this worker, and a partition isn't here.
+            NotReadyError: no worker answers for one of them at the moment.
         """
-        left, answers = list(partitions), []
+        left, answers, tried = list(partitions), [], set[tuple[str, int]]()
         trouble: BaseException | None = None
-        # First by what is known of the owners, then by what the registry says now.
-        for since_s in (KNOWN, time.monotonic()):
-            try:
-                jobs = await self._jobs(request, spec, left, since_s, here=here, there=there)
-            except NotReadyError:
-                if since_s == KNOWN:
-                    continue
-                raise
-            done = await asyncio.gather(*(job for _, job in jobs), return_exceptions=True)
-            left = []
-            for (asked, _), answer in zip(jobs, done, strict=True):
-                if isinstance(answer, NotOwnerError | aiohttp.ClientError | TimeoutError | OSError):
-                    left += asked
-                    trouble = answer
-                elif isinstance(answer, BaseException):
-                    raise answer
-                else:
+        for step in self._steps(request):
+            places = await step(spec, left, tried)
+            tried |= {(address, partition) for address, theirs in places.items() for partition in theirs}
+            # Nothing is awaited from the choice of the places on: what is made is what is waited for.
+            asked = [there(address, theirs) if address else here(theirs) for address, theirs in places.items()]
+            done = await asyncio.gather(*asked, return_exceptions=True)
+            for theirs, answer in zip(places.values(), done, strict=True):
+                if not isinstance(answer, BaseException):
                     answers.append(answer)
+                    left = [partition for partition in left if partition not in theirs]
+                elif isinstance(answer, (*self.elsewhere, aiohttp.ClientError, TimeoutError, OSError)):
+                    trouble = answer
+                else:
+                    raise answer
             if not left:
                 return answers
-        raise NotReadyError(f"actor {spec.name}: the owner of partitions {left} doesn't answer: {_words(trouble)}")
+        if HOP in request.headers:
+            raise trouble if isinstance(trouble, NotReadyError) else _not_here(spec, left)
+        raise NotReadyError(f"actor {spec.name}, partitions {left}: {self.unanswered}: {_words(trouble)}")
 
-    async def _jobs(
-        self,
-        request: web.Request,
-        spec: ActorSpec,
-        partitions: Collection[int],
-        since_s: float,
-        *,
-        here: Here[T],
-        there: There[T],
-    ) -> list[tuple[list[int], Awaitable[T]]]:
-        mine = [partition for partition in partitions if self.reader.has(spec, partition)]
-        others = [partition for partition in partitions if partition not in mine]
+    def _steps(self, request: web.Request) -> Sequence[Step]:
+        """Return functions to the places to ask, one after the other, about the partitions that are left."""
+        # First by what is known of the owners, then by what the registry says now.
+        return [partial(self._owners, request, since_s) for since_s in (KNOWN, time.monotonic())]
+
+    async def _owners(
+        self, request: web.Request, since_s: float, spec: ActorSpec, left: list[int], tried: Tried
+    ) -> Places:
+        places = await self._mine(spec, left, tried)
+        others = [partition for partition in left if partition not in places.get(HERE, ())]
         if others and HOP in request.headers:
-            raise NotOwnerError(f"partitions {others} of actor {spec.name} aren't this worker's")
-        addresses = await self.directory.addresses(spec, others, since_s=since_s) if others else {}
-        # Nothing is awaited from here on: what is made is what is waited for.
-        jobs = [(theirs, there(address, theirs)) for address, theirs in addresses.items()]
-        return [(mine, here(mine)), *jobs] if mine else jobs
+            raise _not_here(spec, others)
+        try:
+            return places | (await self.directory.addresses(spec, others, since_s=since_s) if others else {})
+        except NotReadyError:
+            if since_s == KNOWN:
+                return {}
+            raise
+
+    async def _mine(self, spec: ActorSpec, left: list[int], _: Tried) -> Places:
+        mine = [partition for partition in left if self.reader.has(spec, partition)]
+        return {HERE: mine} if mine else {}
+
+
+def _not_here(spec: ActorSpec, partitions: list[int]) -> NotOwnerError:
+    return NotOwnerError(f"partitions {partitions} of actor {spec.name} aren't this worker's")
 
 
 def _words(error: BaseException | None) -> str:

@@ -66,8 +66,6 @@ WINDOW_PARAMETERS = KEY_PARAMETERS | {"from", "to"}
 COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "exact"}
 EXACT_COUNT_S = 120.0
 
-MOUNTED: web.AppKey[QueryRoutes] = web.AppKey("actors_queries")
-
 
 class QueryRoutes:
     """Answers requests; one per web server.
@@ -448,11 +446,9 @@ class QueryRoutes:
 
 
 def mount(app: App, web_app: web.Application) -> None:
-    """Add the routes to a web server, once."""
-    if MOUNTED not in web_app:
-        web_app[MOUNTED] = routes = QueryRoutes(app)
-        part = routes.application()
-        protect(app, web_app, PREFIX, part, watch=routes.measured)
+    """Add the routes to a web server."""
+    routes = QueryRoutes(app)
+    protect(app, web_app, PREFIX, routes.application(), watch=routes.measured)
 
 
 def reply(content: msgspec.Struct) -> web.Response:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-import aiohttp
 from aiohttp import web
 
 from actors._core.group.members import TaskId
@@ -15,10 +13,8 @@ from actors.errors import ActorsError, NotOwnerError, NotReadyError
 from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.web.access.signature import HOP
-from actors.web.queries.routing import Directory, Here, Router, There
+from actors.web.queries.routing import Directory, Places, Router, Step, Tried
 from actors.web.workers import WorkerClient
-
-T = TypeVar("T")
 
 KNOWN_S = 1.0
 """How long the group's answer about its standbys is used."""
@@ -65,6 +61,7 @@ class StandbyRouter(Router):
     """
 
     elsewhere = (NotOwnerError, NotReadyError)
+    unanswered = "neither the owner nor a standby answers"
 
     def __init__(
         self,
@@ -78,59 +75,26 @@ class StandbyRouter(Router):
         self._standbys = standbys
         self._address = address
 
-    async def scatter(
-        self, request: web.Request, spec: ActorSpec, partitions: Collection[int], *, here: Here[T], there: There[T]
-    ) -> list[T]:
-        """Have each partition answered by its owner or a standby, else as `Router.scatter`."""
-        left, answers, tried = list(partitions), [], {(self._address, partition) for partition in partitions}
-        trouble: BaseException | None = None
-        steps: list[Callable[..., Awaitable[dict[str, list[int]]]]] = [self._mine]
-        if HOP not in request.headers:
-            steps += [self._owned, *[self._kept] * STANDBYS_ASKED]
-        for step in steps:
-            jobs = await step(spec, left, tried)
-            tried |= {(address, partition) for address, theirs in jobs.items() for partition in theirs}
-            asked = [here(theirs) if not address else there(address, theirs) for address, theirs in jobs.items()]
-            for theirs, answer in zip(jobs.values(), await asyncio.gather(*asked, return_exceptions=True), strict=True):
-                if isinstance(answer, (*self.elsewhere, aiohttp.ClientError, TimeoutError, OSError)):
-                    trouble = answer
-                elif isinstance(answer, BaseException):
-                    raise answer
-                else:
-                    answers.append(answer)
-                    left = [partition for partition in left if partition not in theirs]
-            if not left:
-                return answers
-        if HOP in request.headers:
-            raise trouble if isinstance(trouble, NotReadyError) else NotOwnerError(f"partitions {left} aren't here")
-        raise NotReadyError(
-            f"actor {spec.name}: neither the owner of partitions {left} nor a standby answers: {trouble}"
-        )
+    def _steps(self, request: web.Request) -> Sequence[Step]:
+        return [self._mine] if HOP in request.headers else [self._mine, self._owned, *[self._kept] * STANDBYS_ASKED]
 
-    async def _mine(self, spec: ActorSpec, left: Collection[int], _: object) -> dict[str, list[int]]:
-        mine = [partition for partition in left if self.reader.has(spec, partition)]
-        return {"": mine} if mine else {}
-
-    async def _owned(self, spec: ActorSpec, left: Collection[int], _: object) -> dict[str, list[int]]:
+    async def _owned(self, spec: ActorSpec, left: list[int], _: Tried) -> Places:
         try:
             owners = await self.directory.owners(since_s=time.monotonic())
         except NotReadyError:
             return {}
-        found: dict[str, list[int]] = {}
+        places: Places = {}
         for partition in left:
             owner = owners.get((spec.name, partition))
             if owner is not None and owner.address and owner.worker != self.directory.worker:
-                found.setdefault(owner.address, []).append(partition)
-        return found
+                places.setdefault(owner.address, []).append(partition)
+        return places
 
-    async def _kept(
-        self, spec: ActorSpec, left: Collection[int], tried: Collection[tuple[str, int]]
-    ) -> dict[str, list[int]]:
-        known = await self._standbys.addresses()
-        found: dict[str, list[int]] = {}
+    async def _kept(self, spec: ActorSpec, left: list[int], tried: Tried) -> Places:
+        standbys, places = await self._standbys.addresses(), Places()
         for partition in left:
-            for address in known.get(TaskId(spec.name, partition), ()):
-                if (address, partition) not in tried:
-                    found.setdefault(address, []).append(partition)
+            for address in standbys.get(TaskId(spec.name, partition), ()):
+                if address != self._address and (address, partition) not in tried:
+                    places.setdefault(address, []).append(partition)
                     break
-        return found
+        return places

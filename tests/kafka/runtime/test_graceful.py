@@ -15,7 +15,7 @@ from dev.kafka import Cluster
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.slow_app"
-EXIT_S = 5.0
+EXIT_S = 8.0
 
 
 async def begin(brokers: str, partitions: int = 2) -> str:
@@ -45,7 +45,7 @@ def stopped_within(worker: WorkerProcess, limit_s: float) -> None:
     assert took_s < limit_s, f"{took_s:.1f} s; {worker.log()[-3000:]}"
 
 
-async def test_a_busy_worker_commits_leaves_and_is_gone_in_5_s(
+async def test_a_busy_worker_commits_leaves_and_is_gone_in_time(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
     name = await begin(brokers)

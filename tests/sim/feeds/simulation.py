@@ -288,7 +288,7 @@ class Run:
                         await machine.stop()
                         machine.start()
                         break
-                    command = Command(actor=internal[0], what="turn", command="retry", id=internal[1])
+                    command = Command(actor=internal[0], what="internal", command="retry", id=internal[1])
                     headers = [(CONTROL_HEADER, msgspec.json.encode(command))]
                     self.world.cluster.produce(task.sources[0], [(None, None, headers, 0)])
 

@@ -15,7 +15,7 @@ from actors._faust.startup.progress import (
     LINE_EVERY_S,
     LOOK_S,
     Announcer,
-    Lines,
+    ProgressLog,
     ranges,
     reminding,
     restoring_text,
@@ -62,7 +62,7 @@ def test_a_restore_that_doesnt_move_says_why():
 
 
 def test_lines_come_at_a_bounded_rate_whatever_happens(caplog: pytest.LogCaptureFixture):
-    lines, now_s = Lines(), 0.0
+    lines, now_s = ProgressLog(), 0.0
     with caplog.at_level(logging.INFO):
         for number in range(400):
             now_s = number * LOOK_S
@@ -80,7 +80,7 @@ def test_lines_come_at_a_bounded_rate_whatever_happens(caplog: pytest.LogCapture
 
 
 def test_a_quick_start_says_only_what_it_owns(caplog: pytest.LogCaptureFixture):
-    lines = Lines()
+    lines = ProgressLog()
     with caplog.at_level(logging.INFO):
         lines.show(StartupProgress(restores=(restore(),)), [], 0.0)
         lines.ready(StartupProgress(restores=(restore(),)), [], 0.0)

@@ -210,16 +210,16 @@ def test_entries_that_came_after_a_command_was_given_are_left():
         assert world.handled(driver) == ["a 2 1"]
 
 
-def test_a_command_for_a_stopped_turn_is_over_when_the_partition_has_gone_on():
+def test_a_command_for_a_stopped_partition_is_over_when_the_partition_has_gone_on():
     key = CommandKey("shop", "in", "1", lambda: [b"k" * 32])
-    raw = json.dumps({"actor": "work", "what": "turn", "command": "drop", "id": "t", "before": 5}).encode()
+    raw = json.dumps({"actor": "work", "what": "internal", "command": "drop", "id": "t", "before": 5}).encode()
     record: Any = InternalRecord(7, 0, None, raw, key.headers(0, None, raw))
-    assert key.told_of(0, record, ("work", "t"), 5) == "drop"
-    assert key.told_of(0, record, ("work", "t"), 6) is None
-    assert key.told_of(0, record, ("work", "other"), 5) is None
+    assert key.about(0, record, ("work", "t"), 5) == "drop"
+    assert key.about(0, record, ("work", "t"), 6) is None
+    assert key.about(0, record, ("work", "other"), 5) is None
     unsigned: Any = InternalRecord(7, 0, None, raw, [("fa-control", raw)])
     with pytest.raises(RefusedCommandError):
-        key.told_of(0, unsigned, ("work", "t"), 5)
+        key.about(0, unsigned, ("work", "t"), 5)
 
 
 # --- actors that obey none -----------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Plain:
 
 
 def no_time(value: bytes) -> int:
-    if b"turn" in value:
+    if b"internal" in value:
         raise ValueError("a command has no time")
     return 1_700_049_600_000
 
@@ -257,7 +257,7 @@ def test_a_command_is_no_message_of_an_actor_that_obeys_none(
     key: str | None, concurrency: int, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = Plain(concurrency, **options)
-    told = msgspec.json.encode(Command(actor="plain", what="turn", command="retry", id="x"))
+    told = msgspec.json.encode(Command(actor="plain", what="internal", command="retry", id="x"))
     with ActorTestDriver(plain.app, partitions=3) as driver:
         for partition in range(3):
             driver.send(
@@ -281,7 +281,7 @@ def test_a_command_does_not_move_the_stream_time_of_timers() -> None:
         else:
             ctx.schedule("due", after=timedelta(minutes=1), stream_time=True)
 
-    told = msgspec.json.encode(Command(actor="timed", what="turn", command="retry", id="x"))
+    told = msgspec.json.encode(Command(actor="timed", what="internal", command="retry", id="x"))
     with ActorTestDriver(app, partitions=1) as driver:
         driver.send(topic, key="ada", value="set", timestamp_ms=1_600_000_000_000)
         driver.send(topic, value="x", headers={"fa-control": told}, partition=0)

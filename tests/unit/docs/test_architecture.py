@@ -69,6 +69,7 @@ def test_a_name_that_is_not_there_is_noticed() -> None:
 
 def test_every_package_is_in_the_table() -> None:
     page = (ROOT / PAGES[0]).read_text()
-    folders = [path.parent.relative_to(ROOT) for path in ROOT.glob("actors/*/__init__.py")]
+    rooms = [*ROOT.glob("actors/*/__init__.py"), *ROOT.glob("actors/runtime/*/__init__.py")]
+    folders = [path.parent.relative_to(ROOT) for path in rooms]
     packages = {".".join(folder.parts) for folder in folders} | {"stores", "spark_replay"}
     assert {name for name in packages if f"`{name}`" not in page} == set()

@@ -53,7 +53,7 @@ class World:
         return str(caught.value).split("stopped drop order 0 ")[1].rstrip("`.")
 
     def tell(self, driver: ActorTestDriver, command: str, id: str) -> None:
-        told = {"actor": "order", "what": "turn", "command": command, "id": id}
+        told = {"actor": "order", "what": "internal", "command": command, "id": id}
         driver.post(self.orders, value="x", partition=0, headers={"fa-control": json.dumps(told).encode()})
 
 
@@ -179,7 +179,7 @@ def test_a_result_that_cannot_be_parked_is_dropped_by_a_command(behind: str, mon
         with pytest.raises(RecordError, match="faust -A APP stopped drop order 0 ") as caught:
             driver.advance(20)
         driver.post(orders, key="b", value="behind")
-        told = {"actor": "order", "what": "turn", "command": "drop"}
+        told = {"actor": "order", "what": "internal", "command": "drop"}
         told["id"] = str(caught.value).split("stopped drop order 0 ")[1].rstrip("`.")
         driver.post(orders, value="x", partition=0, headers={"fa-control": json.dumps(told).encode()})
         driver.advance(20, settle=False)
@@ -206,7 +206,7 @@ def test_a_timer_that_the_broker_refused_is_tried_again_by_a_command(concurrency
         with pytest.raises(RefusedRecordError, match="faust -A APP stopped drop order 0 ") as caught:
             driver.advance(60)
         driver._cluster.limit_records("sent", None)
-        told = {"actor": "order", "what": "turn", "command": "retry"}
+        told = {"actor": "order", "what": "internal", "command": "retry"}
         told["id"] = str(caught.value).split("stopped drop order 0 ")[1].rstrip("`.")
         driver.post(orders, value="x", partition=0, headers={"fa-control": json.dumps(told).encode()})
         driver.advance(20, settle=False)

@@ -90,7 +90,7 @@ def test_stores_are_free_after_a_task_that_ended_by_itself_too(generation: int) 
         worker.assigned(Identity("a", generation), [FIRST])
         (task,) = worker.tasks
         if generation == 1:
-            assert await task.is_over(5)
+            assert await task.ended(5)
         assert not worker.is_free(TASK)
         await worker.revoked()
         worker.assigned(Identity("a", generation + 1), [])
@@ -98,6 +98,18 @@ def test_stores_are_free_after_a_task_that_ended_by_itself_too(generation: int) 
         assert worker.is_free(TASK)
 
     asyncio.run(test())
+
+
+async def test_a_question_that_waits_for_a_commit_hears_of_the_tasks_end() -> None:
+    worker = make_worker()
+    worker.assigned(Identity("a", 1), [FIRST])
+    (task,) = worker.tasks
+    task.context.state = State.COMMITTING
+    wait = task.context.commit_end(60.0)
+    assert wait is not None
+    await task.ended(5)
+    assert task.state is State.CLOSED
+    assert wait.done()
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ class Failing:
         return str(caught.value).split("stopped drop count 0 ")[1].rstrip("`.")
 
     def tell(self, driver: ActorTestDriver, command: str, id: str) -> None:
-        told = {"actor": "count", "what": "turn", "command": command, "id": id}
+        told = {"actor": "count", "what": "internal", "command": command, "id": id}
         driver.post(self.clicks, value=0, partition=0, headers={"fa-control": json.dumps(told).encode()})
         driver.advance(60)
 

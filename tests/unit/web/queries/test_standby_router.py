@@ -1,4 +1,4 @@
-"""Where questions with read=standby go: this worker's copy, the owner, anybody's copy, and no further."""
+"""Where questions go: to the owner; with read=standby to this worker's copy, the owner, any copy; and no further."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from actors.errors import BrokerUnavailableError, NotOwnerError, NotReadyError
 from actors.ports import OwnerRecord
 from actors.web.access.signature import HOP
 from actors.web.access.tls import Hops
-from actors.web.queries.routing import Directory
+from actors.web.queries.routing import Directory, Router
 from actors.web.queries.standby_reads import StandbyDirectory, StandbyRouter
 from actors.web.workers import WorkerClient
 
@@ -27,10 +27,12 @@ class World:
         self.asked: list[tuple[str, tuple[int, ...]]] = []
         self.failures: dict[str, Exception] = {}
         self.here = here
-        owners = [OwnerRecord("count", number, 1, "a", "http://a", 0) for number in (0, 1)]
+        self.owners = ["a"]
+        """The owner of both partitions at each look at the registry; the last one stays."""
 
         async def read_owners() -> list[OwnerRecord]:
-            return owners
+            owner = self.owners.pop(0) if len(self.owners) > 1 else self.owners[0]
+            return [OwnerRecord("count", number, 1, owner, f"http://{owner}", 0) for number in (0, 1)]
 
         async def read_copies() -> Mapping[TaskId, list[str]]:
             if "group" in self.failures:
@@ -39,9 +41,9 @@ class World:
 
         self.copies = StandbyDirectory(read_copies)
         reader: Any = SimpleNamespace(has=lambda spec, partition: partition in self.here)
-        self.router = StandbyRouter(
-            reader, Directory(read_owners, "me"), WorkerClient(Hops()), self.copies, "http://me"
-        )
+        owners, workers = Directory(read_owners, "me"), WorkerClient(Hops())
+        self.router: Router = StandbyRouter(reader, owners, workers, self.copies, "http://me")
+        self.committed = Router(reader, owners, workers)
 
     async def _answer(self, address: str, partitions: list[int]) -> str:
         self.asked.append((address, tuple(partitions)))
@@ -81,7 +83,7 @@ def test_another_copy_is_asked_and_then_nobody() -> None:
     world.failures = dict.fromkeys(("http://a", "http://b"), aiohttp.ClientConnectionError("dead"))
     assert world.ask(1) == ["http://c [1]"]
     world.failures["http://c"] = NotReadyError("being built")
-    with pytest.raises(NotReadyError, match=r"neither the owner of partitions \[1\] nor a standby answers"):
+    with pytest.raises(NotReadyError, match=r"partitions \[1\]: neither the owner nor a standby answers"):
         world.ask(1)
     assert "http://me" not in [address for address, _ in world.asked]
 
@@ -118,3 +120,28 @@ def test_a_wrong_question_isnt_asked_again() -> None:
     with pytest.raises(ValueError, match="no such key"):
         world.ask(1)
     assert len(world.asked) == 1
+
+
+def test_a_committed_read_asks_the_owner_that_a_second_look_at_the_registry_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("actors.web.queries.routing.REGISTRY_REST_S", 0.0)
+    world = World(here=(1,))
+    world.router, world.owners = world.committed, ["a", "b"]
+    assert sorted(world.ask(0, 1)) == ["here [1]", "http://a [0]"]
+    world.failures, world.asked = {"http://a": NotOwnerError("gone")}, []
+    assert sorted(world.ask(0, 1)) == ["here [1]", "http://b [0]"]
+    assert [address for address, _ in world.asked] == ["here", "http://a", "http://b"]
+
+
+def test_a_committed_read_is_no_copys() -> None:
+    world = World()
+    world.router, world.failures = world.committed, {"http://a": aiohttp.ClientConnectionError("dead")}
+    with pytest.raises(NotReadyError, match=r"partitions \[1\]: the owner doesn't answer: dead"):
+        world.ask(1)
+    world.failures = {"http://a": NotReadyError("restoring")}
+    with pytest.raises(NotReadyError, match=r"^restoring$"):
+        world.ask(1)
+    with pytest.raises(NotOwnerError):
+        world.ask(1, hop=True)
+    assert {address for address, _ in world.asked} == {"http://a"}

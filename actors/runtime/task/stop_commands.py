@@ -1,4 +1,4 @@
-"""Waits, in front of an internal message that can't be handled, for an operator to say what becomes of it."""
+"""Commands of operators about an internal message that stopped its partition: retry it, or drop it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ HALT_LOOK_S = 5.0
 """How often a task looks for a command."""
 
 
-class Release:
+class StopCommands:
     """The commands about what stopped a partition.
 
     Attributes:
-        told_until: commands before this offset of the first input were obeyed.
+        obeyed_until: commands before this offset of the first input were obeyed.
     """
 
     def __init__(self, context: TaskContext, source: TopicPartition) -> None:
-        self.told_until = 0
+        self.obeyed_until = 0
         self._context = context
         self._source = source
         self._has_refused = False
 
-    async def comes(self, internal: tuple[str, str], reached: int, error: ActorsError) -> bool:
+    async def wait(self, internal: tuple[str, str], reached: int, error: ActorsError) -> bool:
         """Wait for a command about the internal message (actor, id); false if the task ends first.
 
         Nothing of the input is handled meanwhile, so the commands are looked for in what isn't committed of it.
         """
         context, services, source = self._context, self._context.services, self._source
-        at, reminded_s = max(reached, self.told_until), services.clock.monotonic()
+        at, reminded_s = max(reached, self.obeyed_until), services.clock.monotonic()
         while not context.inbox.stopping:
             try:
                 bounds = await services.logs.bounds(source)
@@ -44,7 +44,7 @@ class Release:
                 at = max(at, bounds.start)
                 async for records, until in services.logs.read(source, at, end):
                     for record in records:
-                        command = self._told(record, internal, reached)
+                        command = self._command(record, internal, reached)
                         if command is not None:
                             self._obey(command, record.offset, internal[1])
                             return True
@@ -61,10 +61,10 @@ class Release:
                 logger.warning("actor %s is still stopped on %s: %s", context.spec.name, self._source, error)
         return False
 
-    def _told(self, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:
+    def _command(self, record: InputRecord, internal: tuple[str, str], reached: int) -> str | None:
         context = self._context
         try:
-            return context.spec.commands.told_of(context.partition, record, internal, reached)
+            return context.spec.commands.about(context.partition, record, internal, reached)
         except RefusedCommandError as error:
             # It is counted when the partition comes to it. A producer may write as many as it wants.
             level, self._has_refused = logging.DEBUG if self._has_refused else logging.WARNING, True
@@ -72,7 +72,7 @@ class Release:
             return None
 
     def _obey(self, command: str, offset: int, id: str) -> None:
-        self.told_until = offset + 1
+        self.obeyed_until = offset + 1
         poison = self._context.poison
         if command == "drop":
             poison.dropped.add(id)
