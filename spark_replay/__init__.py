@@ -40,10 +40,17 @@ from spark_replay.errors import (
 if TYPE_CHECKING:
     from spark_replay.archiving import Archived, Wanted, archive_topics
     from spark_replay.comparison.diff import compare, validate_states
+    from spark_replay.comparison.history import explain_key
     from spark_replay.comparison.invariants import Asked, Finding, find_violations
     from spark_replay.comparison.live import Workers
     from spark_replay.comparison.report import Example, Report
-    from spark_replay.comparison.validate import compare_exports, explain_exports, validate_exports, validate_live
+    from spark_replay.comparison.validate import (
+        compare_exports,
+        explain_exports,
+        validate_exports,
+        validate_live,
+        validate_log,
+    )
     from spark_replay.fold.placement import home_partition, murmur2
     from spark_replay.fold.points import AsOf
     from spark_replay.fold.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
@@ -93,6 +100,7 @@ __all__ = [
     "compare",
     "compare_exports",
     "explain_exports",
+    "explain_key",
     "find_violations",
     "home_partition",
     "kafka",
@@ -108,6 +116,7 @@ __all__ = [
     "unknown_keys",
     "validate_exports",
     "validate_live",
+    "validate_log",
     "validate_states",
     "write_rebuild",
     "write_snapshot",
@@ -117,10 +126,11 @@ __all__ = [
 _NAMES = {
     "archiving": "Archived Wanted archive_topics",
     "comparison.diff": "compare validate_states",
+    "comparison.history": "explain_key",
     "comparison.invariants": "Asked Finding find_violations",
     "comparison.live": "Workers",
     "comparison.report": "Example Report",
-    "comparison.validate": "compare_exports explain_exports validate_exports validate_live",
+    "comparison.validate": "compare_exports explain_exports validate_exports validate_live validate_log",
     "fold.placement": "home_partition murmur2",
     "fold.points": "AsOf",
     "fold.rebuild": "Rebuilt read_rebuild rebuild_state unknown_keys write_rebuild",

@@ -23,6 +23,8 @@ _SETTINGS = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
+    # A lone executor takes none for a peer for so many ms, by default a minute: rows are kept on two (`keep`)
+    "spark.storage.cachedPeersTtl": "1000",
     # Spark's default is a type that other readers of Parquet warn of
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }

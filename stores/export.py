@@ -49,6 +49,7 @@ def export_store(
     worker: str,
     now_ms: int,
     progress: Callable[[int, int], None] | None = None,
+    damaged: Callable[[int, StoreCorruptedError], None] | None = None,
 ) -> Manifest:
     """Write a Parquet file for each partition of `store` in the data folder, then the manifest.
 
@@ -66,6 +67,7 @@ def export_store(
         worker: name of the folder below `to`; no two workers that export there may share it.
         now_ms: Unix milliseconds, for the manifest.
         progress: called with the partition and the keys of it so far, after each row group and at its end.
+        damaged: called with a partition whose database is corrupted, which is then left out; None: that is an error.
 
     Raises:
         UnknownStoreError: the folder has nothing of `store`; the text says what it has.
@@ -83,7 +85,14 @@ def export_store(
         tighten(target)
         # The manifest of a former export mustn't vouch for the files of this one.
         (target / MANIFEST).unlink(missing_ok=True)
-        exported = [_export_partition(source, store, partition, target, progress) for partition in partitions]
+        exported = []
+        for partition in partitions:
+            try:
+                exported.append(_export_partition(source, store, partition, target, progress))
+            except StoreCorruptedError as error:
+                if damaged is None:
+                    raise
+                damaged(partition, error)
         manifest = Manifest(
             app=app,
             store=store,

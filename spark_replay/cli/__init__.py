@@ -5,25 +5,26 @@ from __future__ import annotations
 import click
 
 from spark_replay.cli.archive import archive
-from spark_replay.cli.check import check
+from spark_replay.cli.explain import explain
+from spark_replay.cli.outcome import Commands
 from spark_replay.cli.rebuild import rebuild
 from spark_replay.cli.recompute import recompute
 from spark_replay.cli.snapshot import snapshot
 from spark_replay.cli.validate import validate
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Archive changelogs with Spark, rebuild state from them at any point, and validate it key by key.
 
     `archive` keeps the history that compaction removes. `rebuild` writes the state at a point in the log. `validate`
-    compares the workers' state with the changelog. `check` checks the invariants of the log. `recompute` runs the
-    app's handlers over the input and compares the result with the changelog. `snapshot` writes files from which
-    workers start.
+    compares the workers' state with the changelog, and checks the invariants of the log. `recompute` runs the app's
+    handlers over the input and compares the result with the changelog. `explain` shows one key's history. `snapshot`
+    writes files from which workers start.
 
-    Exit codes: 0 no mismatch, 1 mismatches, 2 the command failed.
+    Exit codes: 0 equal, or done; 1 mismatches; 2 the question couldn't be answered, or not for all partitions.
     """
 
 
-for command in (archive, check, rebuild, recompute, snapshot, validate):
+for command in (archive, explain, rebuild, recompute, snapshot, validate):
     main.add_command(command)

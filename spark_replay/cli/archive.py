@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
-import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from spark_replay.cli.options import (
     running,
     spark_options,
 )
+from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
@@ -83,7 +82,7 @@ def archive(
     every_ms: int | None,
     max_offsets_per_trigger: int | None,
     **options: Any,
-) -> None:
+) -> Outcome:
     """Copy topics to Parquet, so that their history outlives compaction and retention.
 
     Works for changelogs and any other topic. Each committed record is written once, however often the command is
@@ -120,7 +119,9 @@ def archive(
         )
         if every_ms is not None and every_ms < _SHORT_MS:
             run.console.print(f"up to {_DAY_MS // every_ms:,} files a day of each partition: 60s or more is better")
-        with _stopping() as stop:
+        # a run that goes on has a line for each batch
+        shown = run.progress(f"archive to {to}") if once else nullcontext()
+        with _stopping() as stop, shown:
             done = archive_topics(
                 run.spark,
                 wanted,
@@ -129,10 +130,10 @@ def archive(
                 stop=stop,
                 tell=lambda line: say(run.console, line),
             )
-    click.echo(json.dumps(asdict(done)))
-    if once and not done.complete:
-        run.console.print("stopped before everything was archived: run it again")
-        sys.exit(2)
+    is_cut = once and not done.complete
+    return Outcome(
+        totals=asdict(done), error="stopped before everything was archived: run it again" if is_cut else None
+    )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import click
 
 from spark_replay.errors import LiveError
 
-Command = TypeVar("Command", bound=Callable[..., None])
+Command = TypeVar("Command", bound=Callable[..., Any])
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ from spark_replay.session import require_pyspark, spark_session
 from spark_replay.sources.brokers.topic import require_reachable
 from spark_replay.sources.staging import local_folder
 from stores._core.printable import printable
-from stores._files import open_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,9 +112,15 @@ class Given:
 
 
 def spark_options(command: _Command) -> _Command:
-    """Add the options of the Kafka client and of Spark."""
+    """Add the options of all commands: those of the Kafka client and of Spark, and `--json`."""
     return _with(
         command,
+        click.option(
+            "--json",
+            is_flag=True,
+            expose_value=False,
+            help="Print the whole result on standard output, as one JSON object; also that of a failure.",
+        ),
         click.option(
             "--kafka-option",
             multiple=True,
@@ -139,10 +143,10 @@ def spark_options(command: _Command) -> _Command:
     )
 
 
-def source_options(command: _Command) -> _Command:
-    """Add the options that say which changelog, and where it is."""
+def source_options(command: _Command, *, several: bool = False) -> _Command:
+    """Add the options that say which changelog, or which `several`, and where it is."""
     return _with(
-        log_options(command),
+        log_options(command, several=several),
         click.option(
             "--archive",
             metavar="DIR",
@@ -151,19 +155,19 @@ def source_options(command: _Command) -> _Command:
     )
 
 
-def log_options(command: _Command) -> _Command:
+def log_options(command: _Command, *, several: bool = False) -> _Command:
     """Add those of a command that reads brokers only."""
     return _with(
         spark_options(command),
         click.option("--brokers", metavar="HOST:PORT,…", help="Kafka's bootstrap brokers."),
-        click.option("--changelog", required=True, metavar="TOPIC", help="The changelog, APP--STORE-changelog."),
+        click.option(
+            "--changelog",
+            required=True,
+            multiple=several,
+            metavar="TOPIC",
+            help="The changelog, APP--STORE-changelog." + (" May be repeated." if several else ""),
+        ),
     )
-
-
-def json_option(command: _Command) -> _Command:
-    """Add `--json`."""
-    kind = click.Path(path_type=Path, dir_okay=False)
-    return click.option("--json", "json_file", type=kind, help="Write the result to this file.")(command)
 
 
 def html_option(command: _Command) -> _Command:
@@ -231,15 +235,6 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(stderr=True, width=_FILE_WIDTH)
 
 
-def write_json(file: Path, content: dict[str, Any]) -> None:
-    """Write a report; `ReplayError` if it can't be written."""
-    try:
-        with open_private(file, "w") as there:
-            there.write(json.dumps(content, indent=1) + "\n")
-    except OSError as error:
-        raise ReplayError(f"the report can't be written to {file}: {error}") from error
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """A command under way: its options, where it shows what it does, and its session."""
@@ -252,11 +247,11 @@ class Run:
         """Return the changelog as a source."""
         return self.given.source(self.spark)
 
-    def progress(self, what: str) -> AbstractContextManager[None]:
-        """Show Spark's progress while the block runs."""
+    def progress(self, what: str, more: Callable[[], str] = lambda: "") -> AbstractContextManager[None]:
+        """Show Spark's progress while the block runs, and what `more` returns."""
         from spark_replay.report.progress import progress
 
-        return progress(self.spark.sparkContext, self.console, what)
+        return progress(self.spark.sparkContext, self.console, what, more=more)
 
 
 @contextmanager

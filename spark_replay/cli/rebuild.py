@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from spark_replay.cli.options import (
     running,
     source_options,
 )
+from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 from spark_replay.session import require_pyspark
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 )
 @click.option("--format", "file_format", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True)
 @click.option("--overwrite", is_flag=True, help="Replace an existing rebuild.")
-def rebuild(to: Path, as_of: str, app: str | None, file_format: str, overwrite: bool, **options: Any) -> None:
+def rebuild(to: Path, as_of: str, app: str | None, file_format: str, overwrite: bool, **options: Any) -> Outcome:
     """Write the state that a changelog stands for at a point.
 
     Each row is a key: partition, key, value, source_offset, epoch, expires_at_ms, offset. Deleted keys, and keys that
@@ -80,7 +81,7 @@ def rebuild(to: Path, as_of: str, app: str | None, file_format: str, overwrite: 
         with run.progress(f"rebuild {source.topic}"):
             done = write_rebuild(source, to=to, overwrite=overwrite, as_of=point, app=app, file_format=file_format)
     _tell(done, run.console)
-    click.echo(json.dumps(done.totals))
+    return Outcome(totals=done.totals, content=asdict(done))
 
 
 def _tell(done: Rebuilt, console: Console) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.options import Given, failing, json_option, running, spark_options, write_json
+from spark_replay.cli.options import Given, running, spark_options
+from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     help="Begin with the rebuilds in this folder: one of each of the actor's stores, made at the same point.",
 )
 @click.option("--accept-missing-input", is_flag=True, help="Run although the first inputs are deleted.")
-@json_option
 @click.option(
     "--py-files",
     multiple=True,
@@ -51,11 +49,10 @@ def recompute(
     store: str | None,
     from_state: Path | None,
     accept_missing_input: bool,
-    json_file: Path | None,
     dry_run: bool,
     py_files: tuple[str, ...],
     **options: Any,
-) -> None:
+) -> Outcome:
     """Replay an actor's input through the app's own handlers, and compare the state with its changelogs.
 
     With the code that the workers run it finds what isn't a function of the input, and damage; with a newer version of
@@ -85,18 +82,13 @@ def recompute(
         )
         if dry_run:
             _show_plan(plan, run.console)
-            click.echo(json.dumps(plan.summary))
-            return
+            return Outcome(totals=plan.summary)
         with run.progress(f"recompute {plan.input}"):
             result = recompute_actor(run.spark, plan)
     from spark_replay.recompute.report import show
 
     show(result, run.console)
-    if json_file is not None:
-        with failing():
-            write_json(json_file, asdict(result) | {"totals": result.totals})
-    click.echo(json.dumps(result.totals))
-    sys.exit(1 if result.mismatches else 0)
+    return Outcome(totals=result.totals, content=asdict(result), differs=bool(result.mismatches))
 
 
 def _show_plan(plan: Recompute, console: Console) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from spark_replay.cli.options import (
     log_options,
     running,
 )
+from spark_replay.cli.outcome import Outcome
 from spark_replay.errors import ReadError
 from spark_replay.printing import say
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Confirm that the store doesn't have placement=\"task\": a changelog of one partition doesn't show it.",
 )
-def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, **options: Any) -> None:
+def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, **options: Any) -> Outcome:
     """Write a snapshot of a store's state, so that a worker with an empty disk reads only the changelog's tail.
 
     Set `state_snapshot`, or STATE_SNAPSHOT in the environment, to DIR on the workers. A snapshot is valid for as long
@@ -92,7 +92,7 @@ def snapshot(app: str, to: Path, overwrite: bool, publish: str | None, **options
             raise ReadError(f"{keys} keys were written to {done.changelog}, and {done.keys} are in it: delete it")
     if done.without_metadata:
         say(run.console, f"{done.without_metadata} records of {done.changelog} have no write metadata: run validate")
-    click.echo(json.dumps(asdict(done)))
+    return Outcome(totals=asdict(done))
 
 
 def _published(source: KafkaSource, topic: str, options: dict[str, Any]) -> tuple[KafkaSource, int]:

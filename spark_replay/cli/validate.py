@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,20 +13,19 @@ import click
 
 from spark_replay.cli.live import Live, live_options
 from spark_replay.cli.options import (
-    Failure,
     Given,
+    Run,
     command_line,
     html_option,
-    json_option,
     require_writable,
     running,
     source_options,
-    write_json,
 )
+from spark_replay.cli.outcome import Outcome
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from spark_replay.comparison.invariants import Asked
+    from spark_replay.comparison.live import Workers
     from spark_replay.comparison.report import Report
     from spark_replay.sources.base import Source
 
@@ -61,7 +61,10 @@ _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `reb
     show_default=True,
     help="Partitions of keys: those that murmur2 gives them, or any. Exports state their own.",
 )
-@click.option("--invariants", is_flag=True, help="Check the log itself too, as `check` does.")
+@click.option("--invariants", is_flag=True, help="Check the log itself: too, or alone without another side.")
+@click.option("--put-if-absent", is_flag=True, help="The store is written by put_if_absent only: no key may change.")
+@click.option("--outputs", multiple=True, metavar="TOPIC", help="A topic that the actor sends to. May be repeated.")
+@click.option("--input", "inputs", multiple=True, metavar="TOPIC", help="A topic that it reads. May be repeated.")
 @click.option(
     "--min-keys",
     type=click.IntRange(min=0),
@@ -70,16 +73,19 @@ _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `reb
     metavar="N",
     help="Fail where fewer keys could be compared; 0: an empty state is right.",
 )
-@json_option
 @html_option
-def validate(json_file: Path | None, html_file: Path | None, min_keys: int, **options: Any) -> None:
+def validate(html_file: Path | None, min_keys: int, **options: Any) -> Outcome:
     """Compare the workers' state with its changelog, key by key, and name the cause of each mismatch.
 
     Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
 
+    --invariants checks the log itself: epochs and input offsets only grow, each key is in its own partition, each
+    record has write metadata, and an owner of its partition can have written it. With --put-if-absent no key changes
+    its value. With --outputs each output has an input of its key that isn't younger.
+
     The last line on standard output is a JSON object with the counts; tables and examples go to standard error. Exit
-    codes: 0 equal, 1 mismatches, or records that no owner can have written, 2 the command failed, fewer keys than
-    --min-keys were compared, or a partition can't be read by --live.
+    codes: 0 equal, 1 mismatches, or records that break an invariant, 2 the command failed, fewer keys than --min-keys
+    were compared, or a partition couldn't be compared and the others are equal.
 
     \b
     faust -A shop -D /var/lib/shop state export spent --to exports
@@ -89,61 +95,115 @@ def validate(json_file: Path | None, html_file: Path | None, min_keys: int, **op
         --against-brokers mirror:9092
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--spent-changelog \\
         --live http://127.0.0.1:6066 --store spent --sample 10000
+    python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--seen-changelog --invariants \\
+        --put-if-absent --outputs accepted --input orders
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     _require_one_side(options)
     require_writable(html_file)
     with running(Given.of(options)) as run:
         source = run.source()
-        with run.progress(f"validate {source.topic}"):
-            report = _compare(source, run.given, options)
-        _show(report, run.console, json_file)
+        copied: Counter[int] = Counter()
+
+        def more() -> str:
+            if workers is not None:
+                return f"workers answered for {workers.answered:,} keys"
+            return f"{sum(list(copied.values())):,} keys copied from data folders" if copied else ""
+
+        with _workers(options) as workers, run.progress(f"validate {source.topic}", more):
+            report = _compare(source, run, workers, options, copied=copied)
+        from spark_replay.report.tables import show
+
+        show(report, run.console)
         if html_file is not None:
             _write_page(html_file, report, source)
-    click.echo(json.dumps(report.totals))
-    if report.is_clean and report.unanswered:
+    error = _unanswered(report, min_keys) if report.is_clean else None
+    return Outcome(totals=report.totals, content=asdict(report), differs=not report.is_clean, error=error)
+
+
+def _unanswered(report: Report, min_keys: int) -> str | None:
+    """Return why a report without mismatches isn't an answer, None if it is one."""
+    if report.unanswered:
         numbers = ", ".join(map(str, sorted(report.unanswered)))
-        raise Failure(
+        return (
             f"the state of {len(report.unanswered)} of {len(report.ends)} partitions of {report.changelog} couldn't be "
             f"read and isn't compared: {numbers}. The others are equal"
         )
-    if report.is_clean and report.compared < min_keys:
-        raise Failure(
+    if report.against and report.compared < min_keys:
+        return (
             f"{report.compared} keys of {report.changelog} were compared with {report.against}, fewer than --min-keys "
             f"{min_keys}: is it the right store, point and folder? With --min-keys {report.compared} this is no failure"
         )
-    sys.exit(0 if report.is_clean else 1)
+    return None
 
 
 def _require_one_side(options: dict[str, Any]) -> None:
     urls, has_store = options["live"], options["store"] is not None
-    is_log = any(options[name] is not None for name in ("against_brokers", "against_changelog", "against_as_of"))
-    if [options["against"] is not None, bool(urls), is_log].count(True) != 1:
+    is_log = _is_log(options)
+    sides = [options["against"] is not None, bool(urls), is_log].count(True)
+    if sides != 1 and (sides or not options["invariants"]):
         raise click.UsageError(
             "say what to compare with: --against DIR; or --live URL; or another log with --against-brokers, "
-            "--against-changelog, --against-as-of"
+            "--against-changelog, --against-as-of; or check the log alone with --invariants"
         )
     if not is_log and (options["as_of"] != "latest" or options["metadata"]):
         raise click.UsageError(
             "--as-of and --metadata go with another log: a folder or a worker has a point of its own"
         )
-    if options["against"] is None and options["invariants"]:
-        raise click.UsageError("--invariants goes with --against DIR; `check` checks a log alone")
+    if not options["invariants"] and (options["put_if_absent"] or options["outputs"] or options["inputs"]):
+        raise click.UsageError("--put-if-absent, --outputs and --input go with --invariants")
+    if bool(options["outputs"]) != bool(options["inputs"]):
+        raise click.UsageError("--outputs and --input go together")
     if Live.of(options).is_given and not urls:
         raise click.UsageError("--live-token-file, --live-ca and --live-certificate go with --live")
     if bool(urls) != has_store or (options["sample"] is not None and not urls):
         raise click.UsageError("--live needs --store, and --store and --sample need --live")
 
 
-def _compare(source: Source, given: Given, options: dict[str, Any]) -> Report:
-    if options["against"] is not None:
-        from spark_replay.comparison.invariants import Asked
-        from spark_replay.comparison.validate import validate_exports
+def _compare(
+    source: Source, run: Run, workers: Workers | None, options: dict[str, Any], *, copied: Counter[int]
+) -> Report:
+    from spark_replay.comparison.invariants import Asked
+    from spark_replay.comparison.validate import validate_exports, validate_live, validate_log
 
-        placement = options["placement"]
-        asked = Asked(placement=placement) if options["invariants"] else None
-        return validate_exports(source, against=options["against"], placement=placement, invariants=asked)
-    if options["live"]:
-        return _compare_live(source, options)
+    asked = _asked(run, options) if options["invariants"] else None
+    if options["against"] is not None:
+        return validate_exports(
+            source,
+            against=options["against"],
+            placement=options["placement"],
+            invariants=asked,
+            progress=copied.__setitem__,
+        )
+    if workers is not None:
+        names = ("store", "sample", "placement")
+        compared = validate_live(source, workers, **{name: options[name] for name in names})
+    elif _is_log(options):
+        compared = _compare_logs(source, run.given, options)
+    else:
+        return validate_log(source, asked or Asked())
+    return compared if asked is None else replace(compared, findings=validate_log(source, asked).findings)
+
+
+def _asked(run: Run, options: dict[str, Any]) -> Asked:
+    from spark_replay.comparison.invariants import Asked
+
+    def sources(names: tuple[str, ...]) -> tuple[Source, ...]:
+        return tuple(replace(run.given, changelog=name).source(run.spark) for name in names)
+
+    return Asked(
+        placement=options["placement"],
+        put_if_absent=options["put_if_absent"],
+        outputs=sources(options["outputs"]),
+        inputs=sources(options["inputs"]),
+    )
+
+
+def _is_log(options: dict[str, Any]) -> bool:
+    """Return whether another log or point is named."""
+    return any(options[name] is not None for name in ("against_brokers", "against_changelog", "against_as_of"))
+
+
+def _compare_logs(source: Source, given: Given, options: dict[str, Any]) -> Report:
     from spark_replay.comparison.diff import validate_states
 
     other = _other(source, given, options)
@@ -151,22 +211,17 @@ def _compare(source: Source, given: Given, options: dict[str, Any]) -> Report:
     return validate_states(source, other, **points, metadata=options["metadata"])
 
 
-def _compare_live(source: Source, options: dict[str, Any]) -> Report:
+@contextmanager
+def _workers(options: dict[str, Any]) -> Iterator[Workers | None]:
+    """Return the workers of `--live`, None without it."""
+    if not options["live"]:
+        yield None
+        return
     from spark_replay.comparison.live import Workers
-    from spark_replay.comparison.validate import validate_live
 
     live = Live.of(options)
-    workers = Workers(_urls(options), token=live.token(), ssl=live.context())
-    try:
-        return validate_live(
-            source, workers, store=options["store"], sample=options["sample"], placement=options["placement"]
-        )
-    finally:
-        workers.close()
-
-
-def _urls(options: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(filter(None, options["live"].split(",")))
+    with closing(Workers(options["live"].split(","), token=live.token(), ssl=live.context())) as workers:
+        yield workers
 
 
 def _other(source: Source, given: Given, options: dict[str, Any]) -> Source:
@@ -180,14 +235,6 @@ def _other(source: Source, given: Given, options: dict[str, Any]) -> Source:
         require_reachable(brokers)
         there = replace(there, brokers=brokers, archive=None)
     return there.source(source.spark)
-
-
-def _show(found: Report, console: Console, json_file: Path | None) -> None:
-    from spark_replay.report.tables import show
-
-    show(found, console)
-    if json_file is not None:
-        write_json(json_file, found.as_json)
 
 
 def _write_page(file: Path, found: Report, source: Source) -> None:

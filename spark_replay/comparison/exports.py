@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -26,6 +26,7 @@ from spark_replay.fold.rebuild import SUMMARY, read_rebuild, read_summary
 from spark_replay.session import first_line
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import store_of
+from spark_replay.sources.staging import local_folder
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
 
 if TYPE_CHECKING:
@@ -68,19 +69,24 @@ def kind_of(folder: Path) -> str:
 
 
 @contextmanager
-def open_side(folder: Path, topic: Topic, *, placement: str = "key") -> Iterator[Held]:
+def open_side(
+    folder: str | Path, topic: Topic, *, placement: str = "key", progress: Callable[[int, int], None] | None = None
+) -> Iterator[Held]:
     """Return what a folder holds; a data folder's copy goes away with the block.
 
     Args:
-        folder: The folder.
+        folder: The folder, a path or a `file://` URI.
         topic: The changelog.
         placement: Where a data folder's keys live, `key` or `task`: exports state it themselves.
+        progress: Called with a partition, and how many keys of it were copied from a data folder.
 
     Raises:
         ExportError: It can't be read, or isn't of this changelog.
+        TargetError: It is a URI of another file system.
         ToolMissingError: It is a data folder, and rocksdict isn't installed.
         ReadError: It is a rebuild that can't be read.
     """
+    folder = local_folder(folder)
     kind = kind_of(folder)
     if kind == EXPORTS:
         yield find_exports(folder, topic.name).held(folder)
@@ -88,14 +94,18 @@ def open_side(folder: Path, topic: Topic, *, placement: str = "key") -> Iterator
         yield held_rebuild(folder, topic, placement=placement)
     else:
         with tempfile.TemporaryDirectory(prefix="spark-replay-") as copy:
-            export_folders(
+            damaged = export_folders(
                 find_folders(folder),
                 Path(copy),
                 changelog=topic.name,
                 placement=placement,
                 partition_count=topic.partition_count,
+                progress=progress,
             )
-            yield find_exports(Path(copy), topic.name).held(folder, WORKERS)
+            side = find_exports(Path(copy), topic.name).held(folder, WORKERS).without(damaged)
+            if not side.parts and damaged:
+                raise ExportError(next(iter(damaged.values())))
+            yield side
 
 
 def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
@@ -168,6 +178,7 @@ class Exports:
         partition_count: How many partitions the store has.
         chosen: At most one copy a partition, by partition.
         stale: The copies that another one goes before.
+        damaged: Why the copy of a partition can't be read, by partition; it isn't in `chosen`.
     """
 
     app: str
@@ -176,6 +187,7 @@ class Exports:
     partition_count: int
     chosen: tuple[Copy, ...]
     stale: tuple[Copy, ...]
+    damaged: Mapping[int, str]
 
     def held(self, where: Path, kind: str = "exports") -> Held:
         """Return the rows in the form that is compared with a log."""
@@ -189,6 +201,7 @@ class Exports:
             parts=tuple(_part(copy) for copy in self.chosen),
             stale=tuple(_part(copy) for copy in self.stale),
             read=lambda spark: read_exports(spark, self),
+            unanswered=self.damaged,
         )
 
 
@@ -196,7 +209,7 @@ def find_exports(folder: Path, changelog: str) -> Exports:
     """Read the manifests in a folder and right below it, and check the files of the copies that count.
 
     Raises:
-        ExportError: There is none, they aren't of this changelog or contradict each other, or a file is
+        ExportError: There is none, they aren't of this changelog or contradict each other, or all files are
             missing, cut off or of another shape.
     """
     if not folder.is_dir():
@@ -212,9 +225,11 @@ def find_exports(folder: Path, changelog: str) -> Exports:
     chosen, stale = _choose(
         Copy(manifest, part, path.with_name(part.file)) for path, manifest in manifests for part in manifest.partitions
     )
-    for copy in chosen:
-        _check_file(copy)
-    return Exports(first.app, first.store, first.placement, first.partition_count, chosen, stale)
+    damaged = {copy.partition: problem for copy in chosen if (problem := _damage(copy))}
+    if damaged and len(damaged) == len(chosen):
+        raise ExportError(next(iter(damaged.values())))
+    whole = tuple(copy for copy in chosen if copy.partition not in damaged)
+    return Exports(first.app, first.store, first.placement, first.partition_count, whole, stale, damaged)
 
 
 def read_exports(spark: SparkSession, exports: Exports) -> DataFrame:
@@ -249,8 +264,16 @@ def find_folders(folder: Path) -> list[Path]:
     return sorted({path.parent for depth in _DEPTHS for path in folder.glob(f"{depth}{_ABOUT}")})
 
 
-def export_folders(folders: list[Path], to: Path, *, changelog: str, placement: str, partition_count: int) -> int:
-    """Export what data folders hold of a changelog's store; return how many of them hold something.
+def export_folders(
+    folders: list[Path],
+    to: Path,
+    *,
+    changelog: str,
+    placement: str,
+    partition_count: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[int, str]:
+    """Export what data folders hold of a changelog's store; return why a partition can't be read.
 
     Raises:
         ToolMissingError: rocksdict isn't installed.
@@ -268,6 +291,7 @@ def export_folders(folders: list[Path], to: Path, *, changelog: str, placement: 
 
     refused = []
     count = 0
+    damaged: dict[int, str] = {}
     for folder in folders:
         try:
             app = DataFolder.inspect(folder).app
@@ -285,6 +309,8 @@ def export_folders(folders: list[Path], to: Path, *, changelog: str, placement: 
                 partition_count=partition_count,
                 worker=worker_name(folder),
                 now_ms=now_ms(),
+                progress=progress,
+                damaged=lambda partition, error: damaged.update({partition: first_line(error)}),
             )
         except UnknownStoreError as error:
             refused.append(str(error))
@@ -294,7 +320,7 @@ def export_folders(folders: list[Path], to: Path, *, changelog: str, placement: 
             count += 1
     if not count:
         raise ExportError(f"no data folder holds the store of {changelog}: {'; '.join(refused)}")
-    return count
+    return damaged
 
 
 def worker_name(folder: Path) -> str:
@@ -352,17 +378,30 @@ def _choose(copies: Iterable[Copy]) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]
     return tuple(chosen[partition] for partition in sorted(chosen)), tuple(stale)
 
 
-def _check_file(copy: Copy) -> None:
+def unreadable(held: Held) -> dict[int, str]:
+    """Read the files of exports to their ends; return why those that are damaged can't be read, by partition."""
+    damaged = {}
+    for part in held.parts if held.kind in (EXPORTS, WORKERS) else ():
+        try:
+            with pyarrow.parquet.ParquetFile(part.where) as file:
+                for _ in file.iter_batches():
+                    pass
+        except (OSError, pyarrow.ArrowException) as error:
+            damaged[part.partition] = f"{part.where} can't be read ({str(error).splitlines()[0]}): export again"
+    return damaged
+
+
+def _damage(copy: Copy) -> str | None:
+    """Return why a file isn't what its manifest says, None if it is."""
     try:
         metadata = pyarrow.parquet.read_metadata(copy.file)
         schema = metadata.schema.to_arrow_schema()
     except (OSError, pyarrow.ArrowException) as error:
-        raise ExportError(f"{copy.file} can't be read ({str(error).splitlines()[0]}): export again") from error
+        return f"{copy.file} can't be read ({str(error).splitlines()[0]}): export again"
     for name, kind in _COLUMNS.items():
         column = schema.field(name).type if name in schema.names else "missing"
         if column != kind:
-            raise ExportError(f"{copy.file}: column {name} is {column}, expected {kind}")
+            return f"{copy.file}: column {name} is {column}, expected {kind}"
     if metadata.num_rows != copy.part.keys:
-        raise ExportError(
-            f"{copy.file} has {metadata.num_rows} rows and its manifest says {copy.part.keys}: export again"
-        )
+        return f"{copy.file} has {metadata.num_rows} rows and its manifest says {copy.part.keys}: export again"
+    return None

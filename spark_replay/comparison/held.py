@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -78,6 +78,11 @@ class Held:
     def positions(self) -> dict[int, int]:
         """The position of each partition that is held."""
         return {part.partition: part.changelog_offset for part in self.parts}
+
+    def without(self, unanswered: Mapping[int, str]) -> Held:
+        """Return the same without the partitions of `unanswered`, each with the reason."""
+        parts = tuple(part for part in self.parts if part.partition not in unanswered)
+        return replace(self, parts=parts, unanswered={**self.unanswered, **unanswered})
 
     def contested(self) -> list[tuple[Part, Part]]:
         """Return the pairs of copies whose owners overlapped: the newer one's, and the older one's that is further.

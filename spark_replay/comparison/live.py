@@ -102,6 +102,9 @@ class Workers:
         token: One of the workers' `query_tokens`. Not shown anywhere.
         ssl: For workers with https: whom to trust, and a certificate of one's own. Python's default when left out.
 
+    Attributes:
+        answered: For how many keys workers have answered.
+
     Raises:
         ToolMissingError: urllib3 isn't installed.
         LiveError: There is no URL.
@@ -139,6 +142,7 @@ class Workers:
         said = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._pool = urllib3.PoolManager(retries=retries, timeout=timeout_s, headers=said, ssl_context=ssl)
         self._turn = itertools.cycle(self.urls)
+        self.answered = 0
 
     def many(self, store: str, keys: Sequence[bytes], *, partition: int | None = None) -> list[Answer]:
         """Ask for keys: in their own partitions, or in one that is named.
@@ -148,7 +152,9 @@ class Workers:
         """
         answers: list[Answer] = []
         while len(answers) < len(keys):
-            answers += self._first_of(store, keys[len(answers) :], partition)
+            first = self._first_of(store, keys[len(answers) :], partition)
+            answers += first
+            self.answered += len(first)
         return answers
 
     def _first_of(self, store: str, keys: Sequence[bytes], partition: int | None) -> list[Answer]:

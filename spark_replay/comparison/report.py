@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.comparison.causes import CAUSES, NOT_JUDGED
@@ -16,8 +16,6 @@ from spark_replay.sources.brokers.topic import Topic
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-SCHEMA = 2
-"""The version of the JSON report: it grows when a field is taken away or means something else."""
 MISMATCHES = ("missing", "extra", "different", "wrong_partition", "without_metadata")
 KINDS = ("equal", *MISMATCHES, "superseded", "behind_position")
 _FACTS = {
@@ -73,7 +71,7 @@ class Report:
         seconds: How long it took.
         positions: The position each partition was compared at.
         ends: Where each partition's log ended.
-        against: What the log was compared with, for example `exports in /tmp/exports`.
+        against: What the log was compared with, for example `exports in /tmp/exports`; empty if with nothing.
         causes: Keys by cause, see `spark_replay.comparison.causes`; only causes that were found.
         causes_by_partition: The same for each partition that has any.
         findings: The results of the checks that were made, see `spark_replay.comparison.invariants`.
@@ -82,7 +80,7 @@ class Report:
         partitions_without_export: Partitions with keys that the compared state lacks.
         notes: Further facts that the reader needs.
         examples: By kind, up to 10 of each cause.
-        unanswered: Partitions that workers couldn't be asked for, each with the reason; not compared.
+        unanswered: Partitions whose state couldn't be read, or isn't of the log, each with the reason; not compared.
     """
 
     changelog: str
@@ -128,7 +126,7 @@ class Report:
 
     @property
     def totals(self) -> dict[str, Any]:
-        """The counts for a machine: each kind, `keys`, `mismatches`, `violations`, `records`, `seconds`, `causes`."""
+        """The counts for a machine: those of the fields, of each kind of key, and of each check of the log."""
         return {
             **{kind: self.counts[kind] for kind in KINDS},
             "keys": self.keys,
@@ -137,12 +135,8 @@ class Report:
             "records": self.records,
             "seconds": self.seconds,
             "causes": dict(self.causes),
+            "checks": {finding.check: finding.count for finding in self.findings},
         }
-
-    @property
-    def as_json(self) -> dict[str, Any]:
-        """All fields for a machine, with `schema` (the version of this shape) and `totals`."""
-        return {"schema": SCHEMA, **asdict(self), "totals": self.totals}
 
 
 @dataclass(frozen=True, slots=True)

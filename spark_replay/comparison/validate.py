@@ -36,14 +36,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
 from spark_replay.comparison.causes import Known, name_causes
-from spark_replay.comparison.exports import open_side
+from spark_replay.comparison.exports import open_side, unreadable
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, Finding, find_violations, writers
 from spark_replay.comparison.judging import FINE, compared_fields, held_point, judge
 from spark_replay.comparison.live import Workers, open_live
-from spark_replay.comparison.report import Report, Summary, report
+from spark_replay.comparison.report import KINDS, Report, Summary, report
 from spark_replay.comparison.writers import find_foreign
-from spark_replay.errors import ExportError, LogTooShortError
+from spark_replay.errors import ExportError, LogTooShortError, ReadError
 from spark_replay.fold.fold import first_ten
 from spark_replay.fold.points import point_at
 from spark_replay.fold.settled import settle
@@ -62,16 +62,23 @@ atexit.register(_open.close)
 
 
 def validate_exports(
-    source: Source, *, against: Path, placement: str = "key", invariants: Asked | None = None
+    source: Source,
+    *,
+    against: str | Path,
+    placement: str = "key",
+    invariants: Asked | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Compare what workers hold with their changelog.
 
     Args:
         source: The changelog, as `kafka(...)` or `archive(...)` returns it.
-        against: The folder that the workers exported to, or in which their data folders are, or a rebuild.
+        against: The folder that the workers exported to, or in which their data folders are, or a rebuild; a path or a
+            `file://` URI.
         placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
             `task`; exports state it themselves.
         invariants: What to check of the log besides, with the placement that is held; None: nothing.
+        progress: Called with a partition, and how many keys of it were copied from a data folder.
 
     Raises:
         ExportError: The folder can't be read or isn't of this changelog.
@@ -82,11 +89,11 @@ def validate_exports(
     """
     started = time.monotonic()
     described = source.describe()
-    with open_side(against, described, placement=placement) as state:
+    with open_side(against, described, placement=placement, progress=progress) as opened:
         # a worker that goes on writing while its folder is read is ahead of what was asked for before
         described = source.describe()
-        require_comparable(state, described)
-        judged, summary = _compare(source, described, state)
+        state = comparable(opened, described)
+        state, judged, summary = _compare_readable(source, described, state)
         _require_read(summary, state)
     owned = [part for part in state.parts if part.epoch is not None]
     foreign = find_foreign(source, owned, only_behind=invariants is None)
@@ -104,6 +111,32 @@ def validate_exports(
         seconds=seconds,
         has_windows=bool(judged.windows),
         behind=foreign.behind,
+    )
+
+
+def validate_log(source: Source, asked: Asked) -> Report:
+    """Check the invariants of a changelog, without any worker's state.
+
+    Raises:
+        ReadError: Spark couldn't read the log.
+        ReplayError: What `Source.describe` raises, of outputs and inputs too.
+    """
+    started = time.monotonic()
+    topic = source.describe()
+    findings = (writers(find_foreign(source)), *find_violations(source, topic, asked))
+    return Report(
+        changelog=topic.name,
+        app="",
+        store="",
+        counts=dict.fromkeys(KINDS, 0),
+        by_partition={},
+        keys=0,
+        records=0,
+        seconds=round(time.monotonic() - started, 3),
+        positions={},
+        ends=topic.ends,
+        against="",
+        findings=findings,
     )
 
 
@@ -136,7 +169,7 @@ def validate_live(
     return report(summary, topic=judged.topic, held=state, seconds=time.monotonic() - started)
 
 
-def compare_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
+def compare_exports(source: Source, *, against: str | Path, placement: str = "key") -> DataFrame:
     """Return the judgement of every key, for a notebook; arguments and errors are those of `validate_exports`.
 
     Returns:
@@ -151,7 +184,7 @@ def compare_exports(source: Source, *, against: Path, placement: str = "key") ->
     return _judged(source, topic, state).rows
 
 
-def explain_exports(source: Source, *, against: Path, placement: str = "key") -> DataFrame:
+def explain_exports(source: Source, *, against: str | Path, placement: str = "key") -> DataFrame:
     """Return the keys that aren't fine, each with its cause; arguments and errors are those of `validate_exports`.
 
     Returns:
@@ -161,19 +194,18 @@ def explain_exports(source: Source, *, against: Path, placement: str = "key") ->
     return _explained(source, state, _judged(source, topic, state))
 
 
-def _opened(source: Source, against: Path, placement: str) -> tuple[Topic, Held]:
+def _opened(source: Source, against: str | Path, placement: str) -> tuple[Topic, Held]:
     state = _open.enter_context(open_side(against, source.describe(), placement=placement))
     topic = source.describe()
-    require_comparable(state, topic)
-    return topic, state
+    return topic, comparable(state, topic)
 
 
-def require_comparable(held: Held, topic: Topic) -> None:
-    """Check that the held partitions and positions are ones that the log has.
+def comparable(held: Held, topic: Topic) -> Held:
+    """Return the partitions whose positions the log has; the others are `unanswered`.
 
     Raises:
-        ExportError: The topic has another number of partitions.
-        LogTooShortError: A position lies outside the log.
+        ExportError: The topic has another number of partitions, or is another one.
+        LogTooShortError: All positions lie outside the log.
     """
     if held.partition_count != topic.partition_count:
         raise ExportError(
@@ -186,9 +218,11 @@ def require_comparable(held: Held, topic: Topic) -> None:
                 f"{part.where} is of a topic {topic.name} with the id {part.topic_id}, the brokers' has "
                 f"{topic.topic_id}: the topic was re-created since, or this is another cluster"
             )
-        problem = _outside(part, topic)
-        if problem:
-            raise LogTooShortError(f"{topic.name} partition {part.partition} {problem}")
+    problems = {part.partition: problem for part in held.parts if (problem := _outside(part, topic))}
+    if problems and len(problems) == len(held.parts):
+        number, problem = next(iter(problems.items()))
+        raise LogTooShortError(f"{topic.name} partition {number} {problem}")
+    return held.without(problems)
 
 
 def _require_read(summary: Summary, held: Held) -> None:
@@ -223,8 +257,20 @@ def _compare(source: Source, topic: Topic, held: Held) -> tuple[_Judged, Summary
         return judged, _summarised(judged.rows, lambda: _explained(source, held, judged))
 
 
+def _compare_readable(source: Source, topic: Topic, held: Held) -> tuple[Held, _Judged, Summary]:
+    """Compare; a partition whose file turns out to be damaged is left out, and the others are compared again."""
+    try:
+        return held, *_compare(source, topic, held)
+    except ReadError:
+        damaged = unreadable(held)
+        if not damaged or len(damaged) == len(held.parts):
+            raise
+        rest = held.without(damaged)
+        return rest, *_compare(source, topic, rest)
+
+
 def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
-    kept = held.read(source.spark)
+    kept = _answered(held.read(source.spark), held)
     if held.is_sampled:
         asked = kept.select("partition", "key", "position")
         settled = settle(
@@ -236,10 +282,17 @@ def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
         )
         windows = NO_WINDOWS
     else:
-        settled = settle(source, topic, held_point(topic, held), to_the_end=True)
+        settled = settle(
+            source, topic, held_point(topic, held), to_the_end=True, select=lambda rows: _answered(rows, held)
+        )
         # What the log had of the row at the held position, compaction may have taken since.
         windows = folded_windows(settled.folded, topic).or_else(held_windows(kept, topic))
     return _Judged(judge(settled.folded, settled.point, held, kept, windows=windows), settled.topic, windows)
+
+
+def _answered(rows: DataFrame, held: Held) -> DataFrame:
+    """Return the rows of the partitions that can be compared."""
+    return rows.where(~F.col("partition").isin(*held.unanswered)) if held.unanswered else rows
 
 
 def _summarised(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:

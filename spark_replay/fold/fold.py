@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.sources.changelog import metadata_fields
 from spark_replay.sources.columns import by_partition
+from spark_replay.sources.reading import keep
 from stores._core.record import NEVER
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def last_writes_twice(rows: DataFrame, before: Sequence[int | None]) -> DataFram
         What `last_writes` does.
     """
     at = _offset_below(before)
-    facts = rows.groupBy("partition", "key").agg(F.max(at).alias("at"), *_facts(before)).localCheckpoint()
+    facts = keep(rows.groupBy("partition", "key").agg(F.max(at).alias("at"), *_facts(before)))
     is_small = facts.count() <= _BROADCAST_KEYS
     records = rows.select(
         "partition", F.col("offset").alias("at"), F.struct("offset", "value", "metadata").alias("last")

@@ -26,7 +26,7 @@ from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.digests import digests, require_same
 from spark_replay.sources.formats import read_files, require_format, write_files
-from spark_replay.sources.reading import reading
+from spark_replay.sources.reading import keep, reading
 from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
 from stores._core.outside import MALFORMED
 
@@ -202,7 +202,7 @@ class Folded:
         """Return the same, read now and kept on the executors: what is asked of it later is of the same read."""
         if self.settled.is_kept:
             return self
-        return Folded(replace(self.settled, folded=self.settled.folded.localCheckpoint(), is_kept=True))
+        return Folded(replace(self.settled, folded=keep(self.settled.folded), is_kept=True))
 
 
 def folded_at(source: Source, as_of: AsOf | str, *, as_of_ms: int | None = None) -> Folded:
@@ -215,7 +215,7 @@ def folded_at(source: Source, as_of: AsOf | str, *, as_of_ms: int | None = None)
 def write_rebuild(
     source: Source,
     *,
-    to: Path,
+    to: str | Path,
     overwrite: bool = False,
     as_of: AsOf | str = "latest",
     as_of_ms: int | None = None,
@@ -224,8 +224,8 @@ def write_rebuild(
 ) -> Rebuilt:
     """Write the state that a changelog stands for at a point to a folder, as `rebuild_state` shapes it.
 
-    The folder has a folder for each partition, `partition=…`, and appears when it is complete; until then an older
-    rebuild stays where it is. `read_rebuild` reads it.
+    The folder, a path or a `file://` URI, has a folder for each partition, `partition=…`, and appears when it is
+    complete; until then an older rebuild stays where it is. `read_rebuild` reads it.
 
     Raises:
         TargetError: The folder exists and `overwrite` isn't set, or isn't a rebuild's.
@@ -274,12 +274,13 @@ def write_rebuild(
     return result
 
 
-def read_rebuild(spark: SparkSession, folder: Path) -> DataFrame:
-    """Read what `write_rebuild` wrote.
+def read_rebuild(spark: SparkSession, folder: str | Path) -> DataFrame:
+    """Read what `write_rebuild` wrote to a folder, given by its path or a `file://` URI.
 
     Raises:
         ReadError: The folder is no rebuild, or rows of it are missing.
     """
+    folder = local_folder(folder)
     summary = read_summary(folder)
     if summary.format == "parquet":
         _require_whole(folder, summary)

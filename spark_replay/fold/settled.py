@@ -28,7 +28,7 @@ from spark_replay.fold.points import Point, point_at
 from spark_replay.sources.base import RECORDS, LiveSource, Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, with_metadata
-from spark_replay.sources.reading import reading
+from spark_replay.sources.reading import keep, reading
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -132,12 +132,12 @@ class _Fold:
     def settled(self, live: LiveSource, topic: Topic, point: Point, risky: Collection[int]) -> Settled | None:
         """Fold as of one moment; None if compaction came in between."""
         began_s, read = time.monotonic(), self.read(topic, point)
-        first = self.of(topic, point).localCheckpoint()
+        first = keep(self.of(topic, point))
         now, tails = self._caught_up(live, topic, point, risky)
         is_quick = live.keeps_deletes(time.monotonic() - began_s)
         folded = reduce(merged, tails, first) if tails else first
         if tails:
-            folded = folded.localCheckpoint()
+            folded = keep(folded)
         doubtful = self._written_later(folded, risky) if is_quick else risky
         if doubtful and not self._is_whole(read, first, doubtful):
             return None
@@ -156,12 +156,12 @@ class _Fold:
             if count <= _FEW_OFFSETS:
                 break
             rows = read_rows(live, replace(later, starts=topic.ends))
-            tails.append(self._folded(rows, point).localCheckpoint())
+            tails.append(keep(self._folded(rows, point)))
             topic = later
         ends, records = live.catch_up(topic, risky)
         if records:
             rows = with_metadata(live.spark.createDataFrame(records, RECORDS))
-            tails.append(self._folded(rows, point).localCheckpoint())
+            tails.append(keep(self._folded(rows, point)))
         return _moved(topic, ends, risky), tails
 
     def _folded(self, rows: DataFrame, point: Point) -> DataFrame:

@@ -115,12 +115,18 @@ def without_password(text: str) -> str:
 
 
 def _verdict(report: Report) -> tuple[str, str]:
+    unanswered, ends = len(report.unanswered), len(report.ends)
+    left_out = [f"{unanswered} of {_plural(ends, 'partition')} couldn't be compared"] if unanswered else []
     if report.is_clean:
+        if not report.against:
+            return "good", "No record breaks a rule of the log"
+        if left_out:
+            return "plain", f"{left_out[0]}; {_plural(report.compared, 'key')} of the others equal"
         if not report.compared:
             return "plain", "There are no keys on either side"
         verdict = f"All {report.compared:,} keys that could be compared are equal"
         return "good", "The one key is equal" if report.compared == 1 else verdict
-    parts = []
+    parts = left_out
     if report.mismatches:
         noun = "mismatch" if report.mismatches == 1 else "mismatches"
         equal = report.counts.get("equal", 0)
@@ -141,6 +147,8 @@ def _advice(report: Report) -> list[str]:
     if report.partitions_without_export:
         count = _plural(len(report.partitions_without_export), "partition")
         lines.append(f"{count} with keys that the compared state lacks: were the exports of all workers collected?")
+    if report.unanswered:
+        lines.append("The notes say why partitions couldn't be compared. Correct that, and validate again.")
     if not lines and report.is_clean and report.counts.get("superseded"):
         lines.append(
             f"{report.counts['superseded']:,} keys couldn't be judged: compaction removed the writes that they show. "
@@ -155,7 +163,7 @@ def _facts(report: Report, made: Made) -> dict[str, str]:
     log = f"the log of {_plural(len(report.ends), 'partition')} ends at {_range(report.ends)}"
     return {
         **store,
-        "compared with": without_password(report.against),
+        **({"compared with": without_password(report.against)} if report.against else {}),
         **({"offsets": at + log} if report.ends else {}),
         "when": moment(made.at_ms),
         "log": without_password(made.source),

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spark_replay.comparison.invariants import Finding
 from spark_replay.comparison.report import KINDS, Report
 from spark_replay.printing import new_table, say, side_line
 
@@ -19,17 +18,13 @@ _EXAMPLES = 10
 
 def show(found: Report, console: Console) -> None:
     """Print a report as tables a person reads."""
-    console.print(_table(found, f"{found.changelog} against the {found.against}", KINDS, found.by_partition))
+    if found.against:
+        console.print(_table(found, f"{found.changelog} against the {found.against}", KINDS, found.by_partition))
     if found.causes:
         console.print(_table(found, "causes", tuple(found.causes), found.causes_by_partition))
     for line in _lines(found):
         say(console, line)
-    show_findings(found.findings, console)
-
-
-def show_findings(findings: Sequence[Finding], console: Console) -> None:
-    """Print what the checks of a log found."""
-    for finding in findings:
+    for finding in found.findings:
         verdict = "holds" if not finding.count else f"{finding.count:,} records break it"
         lines = [f"{finding.check}: {finding.means}: {verdict}"]
         lines += [f"    {text}" for text in (*finding.examples[:_EXAMPLES], *finding.notes)]

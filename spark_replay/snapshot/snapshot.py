@@ -79,14 +79,15 @@ class WrittenSnapshot:
     seconds: float
 
 
-def write_snapshot(source: KafkaSource, *, app: str, to: Path, overwrite: bool = False) -> WrittenSnapshot:
+def write_snapshot(source: KafkaSource, *, app: str, to: str | Path, overwrite: bool = False) -> WrittenSnapshot:
     """Write a snapshot of a store to the folder `to`/STORE, which appears when it is complete.
 
     Args:
         source: The changelog, as `kafka(...)` returns it. An archive won't do: of a key that was deleted since it was
             read, Kafka may have no record any more.
         app: The id of the app that the changelog belongs to.
-        to: A folder that the driver, the executors and the workers reach; a setting of the workers, `state_snapshot`.
+        to: A folder, as a path or `file://` URI, that the driver, the executors and the workers reach; a setting of the
+            workers, `state_snapshot`.
         overwrite: Replace a snapshot of the store that is there.
 
     Raises:

@@ -5,20 +5,35 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.storagelevel import StorageLevel
 
 from spark_replay.errors import AppError, ReadError
 from spark_replay.session import first_line
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 NO_SPACE = "No space left on device"
+_LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 _LONGEST = 400
 _OURS = ("spark_replay", "actors", "stores")
 # the last lines of tracebacks of Spark's Python workers
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _APP = re.compile(r"^spark_replay\.errors\.AppError: (.+)", re.MULTILINE)
+
+
+def keep(rows: DataFrame) -> DataFrame:
+    """Read rows now, and keep them on the executors: what is asked of them later is of the same read.
+
+    Each row is kept on two executors, so that the loss of one changes nothing: the log can't be read again, because
+    compaction may have removed records since. If both are lost, `reading` says so.
+    """
+    is_one_machine = (rows.sparkSession.sparkContext.master or "").startswith("local[")
+    return rows.localCheckpoint(storageLevel=None if is_one_machine else StorageLevel.MEMORY_AND_DISK_2)
 
 
 @contextmanager
@@ -28,6 +43,11 @@ def reading(what: str) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         _require_imports(str(error))
+        if _LOST in str(error) or "Checkpoint block" in str(error):
+            raise ReadError(
+                f"executors were lost with rows of {what} that had been read, and the log may have others by now: run "
+                "it again"
+            ) from error
         if NO_SPACE in str(error):
             raise ReadError(
                 f"a disk is full: Spark read {what}, and could not write: {_reason(error)}. Its temporary files are in "

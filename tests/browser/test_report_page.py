@@ -18,7 +18,6 @@ from tests.spark.report.pages import MADE, make_report, pages
 
 pytestmark = needs_chromium
 
-NAMES = ["damaged", "many", "empty", "nasty"]
 LOOKS = [(390, "light"), (1200, "dark")]
 OTHER_LOOKS = [(390, "dark"), (1200, "light")]
 HOSTILE = [
@@ -67,7 +66,9 @@ async def browser() -> AsyncIterator[object]:
         yield opened
 
 
-@pytest.mark.parametrize("name", ["damaged", "empty", "nasty", pytest.param("many", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "name", ["damaged", "partly", "log", "empty", "nasty", pytest.param("many", marks=pytest.mark.nightly)]
+)
 @pytest.mark.parametrize("looks", [LOOKS, pytest.param(OTHER_LOOKS, marks=pytest.mark.nightly)], ids=["each", "other"])
 async def test_page_is_quiet_fits_and_can_be_read(browser, folder: Path, name: str, looks: list[tuple[int, str]]):
     for width, scheme in looks:

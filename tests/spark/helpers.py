@@ -97,12 +97,15 @@ def random_transactions(seed: int, *, count: int, keys: int) -> list[Transaction
     return transactions
 
 
-def write_log(brokers: str, transactions: Iterable[Transaction], *, config: dict[str, str] | None = None) -> Log:
-    return asyncio.run(_write_log(brokers, list(transactions), config))
+def write_log(
+    brokers: str, transactions: Iterable[Transaction], *, config: dict[str, str] | None = None, store: str = ""
+) -> Log:
+    """Write a changelog; the name of its store ends with `store`."""
+    return asyncio.run(_write_log(brokers, list(transactions), config, store))
 
 
-async def _write_log(brokers: str, transactions: list[Transaction], config: dict[str, str] | None) -> Log:
-    log = Log(f"{unique('app--store')}-changelog", [])
+async def _write_log(brokers: str, transactions: list[Transaction], config: dict[str, str] | None, store: str) -> Log:
+    log = Log(f"{unique('app--store')}{store and '-'}{store}-changelog", [])
     await make_topics(brokers, log.topic, partitions=PARTITIONS, config=config)
     await append(brokers, log, transactions)
     return log

@@ -191,4 +191,4 @@ def test_a_missing_extra_is_named_in_one_line(binaries: Path, tmp_path: Path) ->
 
 def test_spark_replay_says_what_it_can(binaries: Path, tmp_path: Path) -> None:
     said = run(binaries / "python", "-m", "spark_replay", "--help", cwd=tmp_path)
-    assert {"archive", "check", "rebuild", "recompute", "snapshot", "validate"} <= set(said.split())
+    assert {"archive", "explain", "rebuild", "recompute", "snapshot", "validate"} <= set(said.split())

@@ -466,9 +466,9 @@ def _require_own(source: TopicPartition, records: Iterable[LogRecord], position:
 def _foreign(found: str) -> LostChangelogError:
     return LostChangelogError(
         f"{found}. No owner of the partition can have written it: another program writes to the changelog. Take away "
-        "its right to write; `python -m spark_replay check` names its records. To go on with all that the topic has, "
-        'start the partition\'s owner once with lost_changelog="rebuild" (or LOST_CHANGELOG in the environment), and '
-        "then write the keys again through the actor. The store is left as it is until then"
+        "its right to write; `python -m spark_replay validate --invariants` names its records. To go on with all that "
+        'the topic has, start the partition\'s owner once with lost_changelog="rebuild" (or LOST_CHANGELOG in the '
+        "environment), and then write the keys again through the actor. The store is left as it is until then"
     )
 
 

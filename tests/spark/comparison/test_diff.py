@@ -95,28 +95,34 @@ def test_a_folder_and_a_log_on_the_command_line(brokers: str, spark: SparkSessio
     rest = ["--brokers", brokers, "--changelog", clusters.here.topic]
     worker = Worker.of(clusters.here, tmp_path / "data", clusters.here.ends)
     with worker.closing:
-        done = run("validate", *rest, "--against", worker.path, "--invariants", "--json", tmp_path / "fine.json")
-        assert done.exit_code == 0, done.output
+        fine = run("validate", *rest, "--against", worker.path, "--invariants", "--json")
+        assert fine.exit_code == 0, fine.output
         worker.plant(home(b"fine-7"), b"fine-7", None)
-        done = run("validate", *rest, "--against", worker.path, "--json", tmp_path / "report.json")
+        done = run("validate", *rest, "--against", worker.path, "--json")
     assert done.exit_code == 1
     assert "missing: partition" in done.stderr
     assert "key fine-7: committed_write_missing: not in the export" in done.stderr
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert (report["schema"], report["causes"]) == (2, {"committed_write_missing": 1})
+    report = last_json(done)
+    assert report["causes"] == {"committed_write_missing": 1}
     assert report["causes_by_partition"] == {str(home(b"fine-7")): {"committed_write_missing": 1}}
-    checks = [finding["check"] for finding in json.loads((tmp_path / "fine.json").read_text())["findings"]]
-    assert checks == ["epochs", "source_offsets", "metadata", "partitioner"]
+    checks = [finding["check"] for finding in last_json(fine)["findings"]]
+    assert checks == ["writers", "epochs", "source_offsets", "metadata", "partitioner"]
 
 
-def test_a_check_on_the_command_line(brokers: str, spark: SparkSession, clusters: Clusters, tmp_path: Path):
-    rest = ["--brokers", brokers, "--changelog", clusters.here.topic]
-    done = run("check", *rest, "--put-if-absent", "--json", tmp_path / "check.json")
+def test_invariants_of_a_log_alone(brokers: str, spark: SparkSession, clusters: Clusters):
+    rest = ["validate", "--brokers", brokers, "--changelog", clusters.here.topic, "--invariants"]
+    done = run(*rest, "--put-if-absent")
     assert done.exit_code == 1, done.output
-    assert (last_json(done)["violations"], last_json(done)["put_if_absent"], last_json(done)["epochs"]) == (1, 1, 0)
+    assert (last_json(done)["violations"], last_json(done)["checks"]["put_if_absent"]) == (1, 1)
     assert "key fine-1 has another value than the record at offset" in done.stderr
-    assert json.loads((tmp_path / "check.json").read_text())["totals"] == last_json(done)
-    assert run("check", *rest).exit_code == 0
+
+
+def test_invariants_beside_another_point(brokers: str, spark: SparkSession, clusters: Clusters):
+    rest = ["validate", "--brokers", brokers, "--changelog", clusters.here.topic, "--against-as-of", "latest"]
+    done = run(*rest, "--invariants", "--put-if-absent")
+    assert done.exit_code == 1, done.output
+    found = last_json(done)
+    assert (found["mismatches"], found["violations"], found["checks"]["put_if_absent"]) == (0, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,9 @@ def test_a_check_on_the_command_line(brokers: str, spark: SparkSession, clusters
         ["--against", "a", "--as-of", "offset:0=1"],
         ["--against", "a", "--sample", "3"],
         ["--live", "http://127.0.0.1:1"],
-        ["--against-as-of", "latest", "--invariants"],
+        ["--against", "a", "--put-if-absent"],
+        ["--invariants", "--outputs", "a"],
+        ["--against", "a", "--live", "http://127.0.0.1:1", "--store", "s", "--invariants"],
     ],
 )
 def test_options_that_do_not_go_together(options: list[str]):
@@ -139,13 +147,12 @@ def test_options_that_do_not_go_together(options: list[str]):
 def test_a_position_beyond_the_log(spark: SparkSession, brokers: str, clusters: Clusters, tmp_path: Path):
     """A point that can't be read is no mismatch: exit code 2."""
     rest = ["--brokers", brokers, "--changelog", clusters.here.topic]
-    positions = [clusters.here.ends[0] + 1000, *clusters.here.ends[1:]]
     worker = Worker.of(clusters.here, tmp_path / "data", clusters.here.ends)
     with worker.closing:
         store = worker.stores[0]
         position = store.position()
         assert position is not None
-        store.apply([], replace(position, changelog_offset=positions[0]))
+        store.apply([], replace(position, changelog_offset=clusters.here.ends[0] + 1000))
         done = run("validate", *rest, "--against", worker.path)
     assert done.exit_code == 2
     assert "the log is shorter than the export's position" in done.stderr

@@ -136,7 +136,7 @@ def world(spark: SparkSession, brokers: str, tmp_path_factory: pytest.TempPathFa
 def test_a_disk_is_equal_to_its_log(world: Tables, store: str) -> None:
     placement = world.placement(store)
     report = validate_exports(world.log(store), against=world.data, placement=placement, invariants=Asked())
-    assert report.is_clean, report.as_json
+    assert report.is_clean, report
     assert report.counts["equal"] == report.keys > 5
 
 
@@ -148,7 +148,7 @@ def test_a_rebuild_has_the_latest_values(world: Tables, tmp_path: Path) -> None:
     found = {json.loads(row["key_json"]): json.loads(row["value_json"]) for row in rows}
     assert found == {key: value for key, value in latest.items() if value is not None}
     report = validate_exports(world.log("rates"), against=tmp_path / "rates")
-    assert report.is_clean, report.as_json
+    assert report.is_clean, report
 
 
 def test_a_rebuild_has_the_history(world: Tables, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_rebuild_has_the_history(world: Tables, tmp_path: Path) -> None:
         assert {one for one in wanted if one[1] > since_ms} <= set(found[key]) <= set(wanted)
     assert sum(map(len, found.values())) < sum(map(len, versions().values())), "old ones are removed"
     report = validate_exports(world.log("rates-history"), against=tmp_path / "history", placement="task")
-    assert report.is_clean, report.as_json
+    assert report.is_clean, report
 
 
 def pq_rows(folder: Path) -> list[dict[str, Any]]:
@@ -187,7 +187,7 @@ def test_two_logs_are_compared(world: Tables, store: str) -> None:
     copy = kafka(world.spark, world.brokers, f"{world.name}--{store}-copy-changelog")
     publish_state(log, copy)
     report = validate_states(log, copy)
-    assert report.is_clean, report.as_json
+    assert report.is_clean, report
     assert report.counts["equal"] == report.keys > 5
 
 

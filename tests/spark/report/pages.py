@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spark_replay.comparison.invariants import CHECKS, Finding
 from spark_replay.comparison.report import KINDS, Example, Report
 from spark_replay.report.html import Made, render_report
@@ -73,7 +75,13 @@ def pages() -> dict[str, str]:
     """The pages that are worth a look, by name."""
     causes = {"record_without_metadata": 1, "stale_owner": 4, "never_committed": 13}
     nasty = make_report(3, causes={"a_new_cause": 2, NASTY: 1}, key=NASTY)
+    unanswered = {
+        number: f"/var/backup/exports/worker-1/partition-0000{number}.parquet can't be read" for number in (1, 2)
+    }
+    log = replace(make_report(3), against="", counts=dict.fromkeys(KINDS, 0), by_partition={}, positions={}, keys=0)
     return {
+        "partly": render_report(replace(make_report(3), unanswered=unanswered), made=MADE),
+        "log": render_report(replace(log, findings=_findings(0)), made=MADE),
         "damaged": render_report(make_report(12, causes=causes, findings=True), made=MADE),
         "many": render_report(make_report(512, causes=causes), made=MADE),
         "empty": render_report(make_report(0), made=MADE),

@@ -114,8 +114,10 @@ def test_help_and_progress_say_what_they_mean():
         assert shown.exit_code == 0
         assert "\\b" not in shown.output
         assert "\b" not in shown.output
-    assert progress._told(0, 0) == "no Spark task yet"
-    assert progress._told(1, 2) == "1 of 2 Spark tasks done"
+    assert progress.told(0, 0, seconds=1) == "no Spark task yet"
+    assert progress.told(0, 2, seconds=1) == "0 of 2 Spark tasks done"
+    assert progress.told(10, 40, seconds=5) == "10 of 40 Spark tasks done, 2.0/s, about 15 s left"
+    assert progress.told(40, 40, seconds=5) == "40 of 40 Spark tasks done, 8.0/s"
 
 
 def test_the_lock_ends_with_its_process(tmp_path: Path):

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from spark_replay.comparison.causes import CAUSES, Known
-from spark_replay.comparison.exports import find_folders, kind_of, store_of, worker_name
+from spark_replay.comparison.exports import find_folders, kind_of, open_side, store_of, worker_name
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import CHECKS
 from spark_replay.errors import ExportError
 from spark_replay.sources.brokers.topic import Span, Topic
 from tests.kafka.helpers import ROOT
+from tests.spark.damage import Worker
+from tests.spark.helpers import Log, put
 
 
 def part(epoch: int | None, position: int, partition: int = 0) -> Part:
@@ -98,5 +100,26 @@ def test_the_guide_has_every_cause_and_check_in_order():
     guide = (ROOT / "docs" / "how-to" / "validate.md").read_text()
     causes = guide.partition("## Causes")[2].partition("**To rebuild")[0]
     assert re.findall(r"^\| `(\w+)` \|", causes, re.MULTILINE) == list(CAUSES)
-    checks = guide.partition("## Check")[2]
+    checks = guide.partition("## Invariants of the log")[2]
     assert sorted(re.findall(r"^\| `(\w+)` \|", checks, re.MULTILINE)) == sorted(CHECKS)
+
+
+def test_a_damaged_database_does_not_hide_the_others(tmp_path: Path):
+    log = Log("app--store-changelog", [put(f"k{number}", "v", offset=number) for number in range(20)])
+    topic = Topic(log.topic, (0,) * 3, (20,) * 3, (20,) * 3)
+    worker = Worker.of(log, tmp_path / "data", [20] * 3)
+    copied: dict[int, int] = {}
+    with worker.closing:
+        position = worker.stores[1].position()
+        assert position is not None
+        worker.stores[1].apply([(b"k", b"no metadata")], position)
+        with open_side(tmp_path / "data", topic, progress=copied.__setitem__) as side:
+            assert [part.partition for part in side.parts] == [0, 2]
+            assert "is corrupted" in side.unanswered[1]
+        assert {number: copied[number] for number in (0, 2)} == {
+            number: sum(write.partition == number for write in log.records) for number in (0, 2)
+        }
+        for number in (0, 2):
+            worker.stores[number].apply([(b"k", b"no metadata")], position)
+        with pytest.raises(ExportError, match="is corrupted"), open_side(tmp_path / "data", topic):
+            pass

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_replay.cli.options import write_json
 from spark_replay.errors import TargetError
 from spark_replay.report.html import write_page
 from spark_replay.sources.archives.digested import ArchiveFile, write_digests
@@ -74,15 +73,15 @@ def test_a_data_folder_of_an_older_release_is_closed_and_one_that_the_user_made_
 def test_a_folder_with_the_setgid_bit_is_shared_with_its_group_as_far_as_the_umask_allows(tmp_path):
     tmp_path.chmod(0o2770)
     replace(tmp_path / "snapshot")
-    write_json(tmp_path / "report.json", {})
+    write_page(tmp_path / "report.html", "<html>")
     assert modes(tmp_path / "snapshot") == {
         ".": 0o2770,
         "partition=0": 0o2770,
         "partition=0/file.parquet": 0o660,
     }
     os.umask(0o027)
-    write_json(tmp_path / "other.json", {})
-    assert [mode(tmp_path / name) for name in ("report.json", "other.json")] == [0o660, 0o640]
+    write_page(tmp_path / "other.html", "<html>")
+    assert [mode(tmp_path / name) for name in ("report.html", "other.html")] == [0o660, 0o640]
 
 
 def test_an_export_is_closed_also_where_an_older_one_was_open(tmp_path):
@@ -112,22 +111,20 @@ def test_files_of_an_archive_are_closed_when_a_batch_is_written_down(tmp_path):
 
 
 def test_reports_are_closed_also_where_older_ones_were_open(tmp_path):
-    for name in ("report.json", "page.html"):
-        (tmp_path / name).touch()
-    write_json(tmp_path / "report.json", {"key": 1})
+    (tmp_path / "page.html").touch()
     write_page(tmp_path / "page.html", "<html>")
-    assert modes(tmp_path) | {".": 0} == {".": 0, "report.json": 0o600, "page.html": 0o600}
+    assert modes(tmp_path) | {".": 0} == {".": 0, "page.html": 0o600}
 
 
 def test_a_report_may_go_to_what_is_no_file(tmp_path, capfd):
     os.mkfifo(tmp_path / "pipe", 0o644)
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    write_json(tmp_path / "pipe", {"key": 1})
-    assert os.read(reader, 100) == b'{\n "key": 1\n}\n'
+    write_page(tmp_path / "pipe", "<html>")
+    assert os.read(reader, 100) == b"<html>"
     os.close(reader)
     assert mode(tmp_path / "pipe") == 0o644
-    write_json(Path("/dev/stdout"), {"key": 2})
-    assert '"key": 2' in capfd.readouterr().out
+    write_page(Path("/dev/stdout"), "<body>")
+    assert "<body>" in capfd.readouterr().out
 
 
 def test_a_link_in_the_place_of_the_folder_to_work_in_is_refused(tmp_path):
