@@ -45,6 +45,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             # that code is thrown away and compiled again
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m",
         },
+        # tests of object storage share the session
+        s3a=True,
         log=tmp_path_factory.mktemp("spark") / "spark.log",
     )
     yield session
