@@ -391,11 +391,10 @@ class _Run:
             name for name, at_ms in self.manifest.replaced.items() if name in present and _now_ms() - at_ms >= _KEEP_MS
         }
         kept = {name.split("/")[1] for name in present.keys() - removed}
-        for folder in {name.split("/")[1] for name in removed} - kept:
-            self._folder.remove(f"{FILES}/{folder}")
-        for name in removed:
-            if name.split("/")[1] in kept:
-                self._folder.remove(name)
+        # a folder may have lost its files, or never had some
+        empty = {f"{FILES}/{folder}" for folder in self._folder.names(FILES) if folder not in kept}
+        for name in self.manifest.unnamed(empty) | {name for name in removed if name.split("/")[1] in kept}:
+            self._folder.remove(name)
         if removed:
             names = ", ".join(sorted(removed)[:TOLD_FILES])
             self._tell(f"removed {len(removed)} files of {self._folder} that its manifest doesn't name: {names}")

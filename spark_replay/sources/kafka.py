@@ -193,11 +193,11 @@ class JoinedSource(Source):
         return old, replace(new, ends=tuple(map(max, new.starts, topic.ends)))
 
     def doubts(self, ends: Sequence[int]) -> tuple[str, ...]:
-        """Return a warning if the archive may be too old for the log that follows it."""
+        """Return the archive's warnings, and one if it may be too old for the log that follows it."""
         ledger = self.older.manifest().ledgers[self.topic]
         retention = self.newer.retention()
         told = escaped_deletes(ledger, ends, retention, time.time_ns() // 1_000_000)
-        return () if told is None else (told,)
+        return (*self.older.doubts(ends), *(() if told is None else (told,)))
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Look into the archive first, and ask the brokers about partitions where it isn't that late."""
