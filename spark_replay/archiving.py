@@ -287,6 +287,7 @@ class _Run:
         if self._folder.local is not None:
             folder = self._folder.local / attempt
             # Spark gives files modes of its own. Of checksums there are ours
+            tighten(folder.parent)
             tighten_tree(folder)
             for checksum in folder.rglob(".*.crc"):
                 checksum.unlink()
@@ -383,6 +384,7 @@ class _Run:
         new = self._written(attempt, sum(file.records for file in old))
         self._commit(self.manifest.compacted(_now_ms(), old, new))
         self._tell(f"rewrote {len(old)} files as {len(new)}")
+        self.clean()
 
     def clean(self) -> None:
         """Remove files that no entry names or can name, and those that were replaced long ago."""

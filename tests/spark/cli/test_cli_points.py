@@ -44,7 +44,9 @@ def log(brokers: str) -> Log:
 
 @pytest.fixture
 def archived(spark: SparkSession, brokers: str, log: Log, tmp_path: Path) -> Path:
-    result = run("archive", "--brokers", brokers, "--topic", log.topic, "--to", tmp_path / "archive", "--once")
+    result = run(
+        "archive", "--brokers", brokers, "--topic", log.topic, "--to", tmp_path / "archive", "--once", "--compact"
+    )
     assert result.exit_code == 0, result.output
     found = last_json(result.stdout)
     assert (found["batches"], found["records"], found["complete"]) == (1, 4, True)
