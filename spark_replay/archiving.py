@@ -300,7 +300,10 @@ class _Run:
             "_metadata.file_path", "topic", "partition"
         )
         ranges = rows.agg(
-            F.min("offset").alias("first"), F.max("offset").alias("last"), F.count(F.lit(1)).alias("records")
+            F.min("offset").alias("first"),
+            F.max("offset").alias("last"),
+            F.count(F.lit(1)).alias("records"),
+            F.max(F.unix_millis("timestamp")).alias("latest_ms"),
         )
         with reading(f"what the executors wrote to {self._folder}"):
             rows_of_files = ranges.collect()
@@ -313,6 +316,7 @@ class _Run:
                 partition=row["partition"],
                 first=row["first"],
                 last=row["last"],
+                latest_ms=row["latest_ms"],
                 records=row["records"],
                 bytes=sizes[name],
                 digest=digests[name],

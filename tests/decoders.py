@@ -150,7 +150,7 @@ _SNAPSHOT = snapshot.SnapshotManifest(
 )  # fmt: skip
 _SPANS = ((Span(0, 5, exact=True),),)
 _LEDGER = Ledger(topic="t", topic_id="i", asked_ms=2, starts=(0,), spans=_SPANS, deletes=False)
-_FILE = ArchiveFile(name="data/a", topic="t", partition=0, first=1, last=2, records=2, bytes=3, digest="d")
+_FILE = ArchiveFile(name="data/a", topic="t", partition=0, first=1, last=2, latest_ms=5, records=2, bytes=3, digest="d")
 _ENTRY = encode_entry(Manifest(number=0, ledgers={"t": _LEDGER}, files={_FILE.name: _FILE}), Manifest())
 _SUMMARY = {"changelog": "c", "partitions": [{"partition": 0, "end_offset": 5, "as_of_ms": 1}]}
 _LIVE = (

@@ -82,7 +82,10 @@ class ArchiveSource(Source):
 
     def records(self, topic: Topic) -> DataFrame:
         """Read the files of these offsets, after their digests were compared."""
-        folder, files = Folder(self.spark, self.where), self.files(topic)
+        return self._records(topic, self.files(topic))
+
+    def _records(self, topic: Topic, files: Sequence[ArchiveFile]) -> DataFrame:
+        folder = Folder(self.spark, self.where)
         if not files:
             return self.spark.range(0).select(F.from_json(F.lit("{}"), RECORDS).alias("record")).select("record.*")
         require_sound(self.spark, folder, files)
@@ -103,8 +106,15 @@ class ArchiveSource(Source):
         )
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
-        """Look through the rows."""
-        firsts = first_since(self.records(topic), timestamp_ms, str(self))
+        """Look through the first file of each partition that has a record so late."""
+        files: list[ArchiveFile] = []
+        done = set[int]()
+        for file in self.files(topic):
+            if file.latest_ms >= timestamp_ms and file.partition not in done:
+                files.append(file)
+                if not _is_cut(topic, file):
+                    done.add(file.partition)
+        firsts = first_since(self._records(topic, files), timestamp_ms, str(self))
         return tuple(firsts.get(number, end) for number, end in enumerate(topic.ends))
 
     def __str__(self) -> str:
@@ -127,15 +137,14 @@ def archive(spark: SparkSession, path: str | Path, topic: str) -> ArchiveSource:
     return ArchiveSource(spark, str(path), topic)
 
 
+def _is_cut(topic: Topic, file: ArchiveFile) -> bool:
+    """Return whether a file has records outside of the offsets of `topic`."""
+    return file.first < topic.starts[file.partition] or file.last >= topic.ends[file.partition]
+
+
 def _between(topic: Topic, files: Sequence[ArchiveFile]) -> Column | None:
     """Return the condition on rows, in a form that Parquet's reader skips row groups by; None if all are wanted."""
-    cut = sorted(
-        {
-            file.partition
-            for file in files
-            if file.first < topic.starts[file.partition] or file.last >= topic.ends[file.partition]
-        }
-    )
+    cut = sorted({file.partition for file in files if _is_cut(topic, file)})
     if not cut:
         return None
     partition, offset = F.col("partition"), F.col("offset")

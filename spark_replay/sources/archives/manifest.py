@@ -43,6 +43,7 @@ class ArchiveFile:
         partition: The partition.
         first: The offset of its first record.
         last: The offset of its last record.
+        latest_ms: The latest timestamp of its records, Unix milliseconds.
         records: How many it has.
         bytes: How long it is.
         digest: The digest of its bytes, see `spark_replay.sources.archives.verification`.
@@ -53,6 +54,7 @@ class ArchiveFile:
     partition: int
     first: int
     last: int
+    latest_ms: int
     records: int
     bytes: int
     digest: str

@@ -167,6 +167,29 @@ def test_a_tail_reads_only_its_files(spark: SparkSession, brokers: str, tmp_path
         source.records(source.describe())
 
 
+def test_a_time_is_looked_for_in_one_file_of_each_partition(spark: SparkSession, brokers: str, tmp_path: Path):
+    log = write_log(brokers, [])
+    to, wanted = tmp_path / "to", Wanted(brokers=brokers, topics=(log.topic,))
+    for number in range(3):
+        writes = (put(str(key), "x", timestamp_ms=NOW_MS + 1000 * number + key) for key in range(30))
+        asyncio.run(append(brokers, log, [Transaction(tuple(writes))]))
+        archive_topics(spark, wanted, to=to)
+    source = archive(spark, to, log.topic)
+    topic = source.describe()
+    for file in source.manifest().files.values():
+        if not NOW_MS + 1000 <= file.latest_ms < NOW_MS + 2000:
+            (to / file.name).write_bytes(bytes(file.bytes))
+    records = log.records
+    wanted_offsets = tuple(
+        min(w.offset for w in records if w.partition == number and w.timestamp_ms >= NOW_MS + 1015)
+        for number in range(PARTITIONS)
+    )
+    assert source.offsets_at(topic, NOW_MS + 1015) == wanted_offsets
+    assert source.offsets_at(topic, NOW_MS + 9999) == topic.ends
+    narrow = replace(topic, ends=wanted_offsets)
+    assert source.offsets_at(narrow, NOW_MS + 1015) == wanted_offsets
+
+
 def test_of_two_writers_one_is_refused(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     to = tmp_path / "to"
     folder, wanted = Folder(spark, to), Wanted(brokers=brokers, topics=(log.topic,))

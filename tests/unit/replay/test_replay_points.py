@@ -229,7 +229,7 @@ def entry(*files: ArchiveFile) -> Manifest:
     return Manifest(number=0, ledgers={"t": ledger}, files={file.name: file for file in files})
 
 
-FILE = ArchiveFile(name="data/a", topic="t", partition=0, first=0, last=4, records=3, bytes=9, digest="d")
+FILE = ArchiveFile(name="data/a", topic="t", partition=0, first=0, last=4, latest_ms=5, records=3, bytes=9, digest="d")
 
 
 @pytest.mark.parametrize(
