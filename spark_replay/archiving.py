@@ -468,7 +468,7 @@ def _size(part: Topic) -> int:
 def _small_groups(manifest: Manifest) -> Iterator[list[ArchiveFile]]:
     """Yield files that a compaction puts together: of one partition, in order, each small."""
     group: list[ArchiveFile] = []
-    for file in [file for name in manifest.ledgers for file in manifest.of(name)]:
+    for file in manifest.in_order():
         follows = group and (group[-1].topic, group[-1].partition) == (file.topic, file.partition)
         is_full = sum(member.bytes for member in group) >= 2 * _SMALL_BYTES
         if not follows or is_full or file.bytes >= _SMALL_BYTES:

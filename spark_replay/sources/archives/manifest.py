@@ -86,10 +86,13 @@ class Manifest:
     files: Mapping[str, ArchiveFile] = field(default_factory=dict)
     replaced: Mapping[str, int] = field(default_factory=dict)
 
+    def in_order(self) -> list[ArchiveFile]:
+        """Return the files in the order of topics, partitions and offsets."""
+        return sorted(self.files.values(), key=lambda file: (file.topic, file.partition, file.first))
+
     def of(self, topic: str) -> list[ArchiveFile]:
-        """Return a topic's files in the order of partitions and offsets."""
-        files = (file for file in self.files.values() if file.topic == topic)
-        return sorted(files, key=lambda file: (file.partition, file.first))
+        """Return a topic's files, in order."""
+        return [file for file in self.in_order() if file.topic == topic]
 
     def unnamed(self, names: Iterable[str]) -> set[str]:
         """Return the files among `names` that count for nobody, and that no run can name any more."""
@@ -116,21 +119,20 @@ class Manifest:
         """
         if self.number != number or not 0 <= self.whole <= number:
             raise ValueError(f"it is the entry {self.number}, to be read from {self.whole} on")
-        for name, ledger in self.ledgers.items():
-            before: ArchiveFile | None = None
-            for file in self.of(name):
-                if not (
-                    0 <= file.partition < len(ledger.starts)
-                    and ledger.starts[file.partition] <= file.first <= file.last < ledger.ends[file.partition]
-                    and 0 < file.records <= file.last - file.first + 1
-                ):
-                    raise ValueError(f"{file} with {file.records} records isn't in the offsets of the archive")
-                if before is not None and before.partition == file.partition and file.first <= before.last:
-                    raise ValueError(f"{before} and {file} overlap: both have offset {file.first}")
-                before = file
-        strange = sorted({file.topic for file in self.files.values()} - self.ledgers.keys())
-        if strange:
-            raise ValueError(f"there are files of {strange[0]}, and no offsets")
+        before: ArchiveFile | None = None
+        for file in self.in_order():
+            ledger = self.ledgers.get(file.topic)
+            if (
+                ledger is None
+                or not 0 <= file.partition < len(ledger.starts)
+                or not ledger.starts[file.partition] <= file.first <= file.last < ledger.ends[file.partition]
+                or not 0 < file.records <= file.last - file.first + 1
+            ):
+                raise ValueError(f"{file} with {file.records} records isn't in the offsets of the archive")
+            is_same = before is not None and (before.topic, before.partition) == (file.topic, file.partition)
+            if before is not None and is_same and file.first <= before.last:
+                raise ValueError(f"{before} and {file} overlap: both have offset {file.first}")
+            before = file
 
     def batch(self, made_ms: int, ledgers: Iterable[Ledger], files: Iterable[ArchiveFile]) -> Manifest:
         """Return the next entry, with these offsets and files more."""
@@ -231,7 +233,7 @@ def read_manifest(folder: Folder) -> Manifest:
             raise ArchiveError(f"the archive {folder} has lost its {MANIFEST}: restore it from a backup")
         return Manifest()
     last, _ = _read(folder, max(numbers))
-    manifest, _ = _read(folder, last.whole)
+    manifest = last if last.whole == last.number else _read(folder, last.whole)[0]
     for number in range(last.whole + 1, last.number + 1):
         entry, previous = _read(folder, number)
         if previous != manifest.crc:

@@ -239,7 +239,7 @@ FILE = ArchiveFile(name="data/a", topic="t", partition=0, first=0, last=4, lates
         ({"last": 10}, r"data/b \(t partition 0, offsets 5 to 10\) with 3 records isn't in the offsets"),
         ({"partition": 1}, "data/b .* isn't in the offsets"),
         ({"records": 6}, "data/b .* with 6 records isn't in the offsets"),
-        ({"topic": "other"}, "there are files of other, and no offsets"),
+        ({"topic": "other"}, r"data/b \(other partition 0, .* isn't in the offsets"),
     ],
 )
 def test_files_that_do_not_fit_the_offsets_are_named(changes: dict[str, Any], message: str) -> None:
