@@ -90,7 +90,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "tests/spark/recompute/test_recompute_tables.py",
         "tests/spark/snapshot/test_snapshot_inputs.py",
         "tests/spark/sources/test_archiving.py::test_changelogs_and_other_topics_run_after_run",
-        "tests/spark/sources/test_archiving.py::test_only_files_of_finished_batches_count",
+        "tests/spark/sources/test_archiving.py::test_only_files_that_the_manifest_names_count",
         "tests/spark/sources/test_unusual_records.py",
     ),
 }

@@ -1,61 +1,72 @@
-"""Copies topics into a Parquet archive by Structured Streaming, each committed record once.
+"""Copies topics into a Parquet archive, each committed record once.
 
 What is in the archive's folder:
 
-* `topic=…/day=…/part-….parquet`: the records; the day is that of the record's timestamp in UTC.
-* `_spark_metadata`: Spark's list of the files that count.
-* `_checkpoint`: how far the stream is. A batch's offsets are written there before it runs and repeated as they were
-  after a crash; its files count when they are all on the list, at one moment. So a crash neither loses nor doubles.
-* `_digests` in each day's folder: size and CRC-32 of its files, see `spark_replay.sources.archives.digested`. They
-  are written when the driver has found a batch's files as the executors wrote them, before the batch counts.
-* `_offsets`: what finished batches cover, see `spark_replay.sources.archives.ledger`. It is written after a batch,
-  and for batches whose run died before that when the next run begins.
+* `data/{number}-{attempt}/…parquet`: the records of a batch, a file for each partition, or several.
+* `_manifest`: the files that count and the offsets that they cover, see `spark_replay.sources.archives.manifest`.
+
+A batch reads the offsets that were planned for it, writes its files, reads them back, and then writes its entry of the
+manifest. A run that is killed before that leaves files that no entry names: they don't count, and a later run removes
+them when the entry of their number exists, because no run can name them any more then.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
+import re
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import ArchiveError, LogTooShortError, TargetError, UnknownTopicError, WrongTopicError
+from spark_replay.errors import LogTooShortError, TargetError, UnknownTopicError, WrongTopicError
 from spark_replay.session import require_classic
-from spark_replay.sources.archives.archive import FILES, batch_files, read_ledger
-from spark_replay.sources.archives.digested import write_digests
+from spark_replay.sources.archives.archive import TOLD_FILES
 from spark_replay.sources.archives.folders import Folder
-from spark_replay.sources.archives.ledger import LEDGERS, Ledger, Read, encode_ledger, escaped_deletes
-from spark_replay.sources.brokers.topic import (
-    Retention,
-    Topic,
-    asking,
-    client_options,
-    describe_topic,
-    retention_of,
+from spark_replay.sources.archives.ledger import Ledger, Read, escaped_deletes
+from spark_replay.sources.archives.manifest import (
+    FILES,
+    MANIFEST,
+    SCHEMA,
+    WHOLE_EVERY,
+    ArchiveFile,
+    Manifest,
+    decode_entry,
+    encode_entry,
+    entry_name,
+    read_manifest,
 )
-from spark_replay.sources.kafka import FETCHING
+from spark_replay.sources.archives.verification import digests_of, file_name, read_parquet, require_sound
+from spark_replay.sources.brokers.topic import Topic, asking, describe_topic, retention_of
+from spark_replay.sources.digests import SHARED
+from spark_replay.sources.kafka import read_topics
 from spark_replay.sources.reading import reading
-from spark_replay.sources.staging import local_folder
-from stores._core.outside import MISSHAPEN
-from stores._files import make_folder, open_private, tighten
+from stores._files import make_folder, open_private, tighten, tighten_tree
 
 if TYPE_CHECKING:
-    import re
-
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-CHECKPOINT = "_checkpoint"
-_DAY_MS = 86_400_000
 _POLL_S = 0.2
-_STOP_TIMEOUT = "10s"
+_FILE_OFFSETS = 250_000
+"""A larger range of a partition is written to several files."""
+_SMALL_BYTES = 64 << 20
+"""A compaction rewrites files smaller than this."""
+_MANY_FILES = 30
+"""A continuous run compacts when a partition has so many small files."""
+_KEEP_MS = 86_400_000
+"""How long files that a compaction replaced stay for readers that began before it."""
+_WRITING = {
+    # a file of a task that fails has the name of its repetition
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +114,7 @@ def archive_topics(
     *,
     to: str | Path,
     every_ms: int | None = None,
+    compact: bool = False,
     stop: threading.Event | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Archived:
@@ -111,41 +123,43 @@ def archive_topics(
     Args:
         spark: A session with the Kafka connector, as `spark_session` returns it.
         wanted: Which topics.
-        to: The archive's folder, a path or a `file://` URI; an archive that is there is gone on with.
+        to: The archive's folder, a path or a URI such as `s3a://bucket/archive`; a later run goes on with it.
         every_ms: Goes on, with a batch in so many milliseconds, until `stop` is set. If left out, ends when all that
             was committed at the start is in.
-        stop: Ends the run within 10 s; a batch that is cut off is re-created by the next run.
+        compact: Also rewrites small files as larger ones: at the end, or in a continuous run when there are many.
+        stop: Ends the run within 10 s; a batch that is cut off is repeated by the next run.
         tell: Called with a line for each batch.
 
     Raises:
-        TargetError: The folder holds something else, is in use, archives topics that aren't wanted now, or is a URI of
-            another file system.
+        TargetError: The folder holds something else, is in use, or archives topics that aren't wanted now.
+        ArchiveError: The archive is damaged, or its file system refuses.
         LogTooShortError: Kafka deleted records before they were archived.
         WrongTopicError: A topic was re-created since.
         UnknownTopicError: There is no such topic.
         BrokerError: The brokers don't answer.
-        ReadError: The stream failed.
+        ReadError: Spark failed.
     """
     require_classic(spark)
-    # what executors write elsewhere can't be compared with what the driver finds
-    to = local_folder(to).absolute()
     folder = Folder(spark, to)
     started = time.monotonic()
-    _require_archive(folder)
     stop = threading.Event() if stop is None else stop
-    with _alone(to):
-        books = Books(spark, wanted, folder, is_once=every_ms is None)
-        books.settle()
-        topics = _wanted_topics(spark, wanted)
-        _require_following(topics, books.ledgers, folder)
-        require_checkpoint(books.ledgers, folder)
-        for line in _doubts(spark, wanted, topics, books.ledgers):
-            tell(line)
-        count = _run(_start(spark, wanted, folder, every_ms), books, stop, tell)
+    _require_archive(folder)
+    with _alone(folder):
+        run = _Run(spark, wanted, folder, stop, tell)
+        with _stopped_by(spark, stop):
+            run.begin()
+            while True:
+                due = time.monotonic() + (every_ms or 0) / 1000
+                run.catch_up()
+                if compact:
+                    run.compact(least=2 if every_ms is None else _MANY_FILES)
+                if every_ms is None or stop.wait(max(0.0, due - time.monotonic())):
+                    break
+            run.clean()
     return Archived(
-        topics={name: ledger.ends for name, ledger in sorted(books.ledgers.items())},
-        batches=len(count),
-        records=sum(count.values()),
+        topics={name: ledger.ends for name, ledger in sorted(run.manifest.ledgers.items())},
+        batches=len(run.counts),
+        records=sum(run.counts),
         seconds=round(time.monotonic() - started, 3),
         complete=every_ms is None and not stop.is_set(),
     )
@@ -156,13 +170,244 @@ def _require_archive(folder: Folder) -> None:
     if folder.local is not None and folder.local.exists() and not folder.local.is_dir():
         raise TargetError(f"{folder} is no folder: choose another")
     names = [name for name in folder.names() if not name.startswith(".")]
-    if names and not {CHECKPOINT, LEDGERS, FILES} & set(names):
+    if names and not {MANIFEST, FILES} & set(names):
         raise TargetError(f"{folder} has files that are no archive: nothing was written, choose another folder")
-    if FILES in names and CHECKPOINT not in names:
-        raise TargetError(
-            f"the archive {folder} has lost its {CHECKPOINT}, without which a run would copy everything again: "
-            "choose another folder"
+
+
+class _Run:
+    """A run that writes to an archive.
+
+    Attributes:
+        manifest: The archive's content.
+        counts: The number of records of each batch that the run finished.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        wanted: Wanted,
+        folder: Folder,
+        stop: threading.Event,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.manifest = Manifest()
+        self.counts: list[int] = []
+        self._spark = spark
+        self._wanted = wanted
+        self._folder = folder
+        self._stop = stop
+        self._tell = tell
+
+    def begin(self) -> None:
+        """Read what the archive holds, and warn of tombstones that may have escaped it."""
+        self.manifest = read_manifest(self._folder)
+        ledgers = self.manifest.ledgers
+        if not ledgers:
+            return
+        topics = self._topics()
+        retentions = retention_of(self._spark, self._wanted.brokers, sorted(ledgers), self._wanted.options)
+        for name, ledger in sorted(ledgers.items()):
+            warning = escaped_deletes(ledger, topics[name].ends, retentions[name], _now_ms())
+            if warning is not None:
+                self._tell(warning)
+
+    def catch_up(self) -> None:
+        """Write batches up to what is committed now."""
+        asked_ms = _now_ms()
+        topics = self._topics()
+        while not self._stop.is_set():
+            plan = self._plan(topics)
+            if not plan:
+                return
+            is_last = all(part.ends == topics[part.name].ends for part in plan)
+            self._write_batch(plan, asked_ms if is_last else None)
+
+    def _topics(self) -> dict[str, Topic]:
+        topics = _wanted_topics(self._spark, self._wanted)
+        _require_following(topics, self.manifest.ledgers, self._folder)
+        return topics
+
+    def _plan(self, topics: Mapping[str, Topic]) -> list[Topic]:
+        """Return what the next batch reads of the topics that have something new."""
+        parts = []
+        for name, topic in sorted(topics.items()):
+            ledger = self.manifest.ledgers.get(name)
+            at = () if ledger is None else ledger.ends
+            part = replace(topic, starts=(*at, *topic.starts[len(at) :]))
+            if ledger is None or part.starts != topic.ends or len(at) < len(part.starts):
+                parts.append(part)
+        size, limit = sum(map(_size, parts)), self._wanted.max_offsets_per_trigger
+        if limit is None or size <= limit:
+            return parts
+        # each partition has its share, and at least one offset
+        return [
+            replace(
+                part,
+                ends=tuple(
+                    min(end, start + max(1, (end - start) * limit // size))
+                    for start, end in zip(part.starts, part.ends, strict=True)
+                ),
+            )
+            for part in parts
+        ]
+
+    def _write_batch(self, plan: Sequence[Topic], asked_ms: int | None) -> None:
+        """Write the records of a plan; `asked_ms` is None if it ends before the log did."""
+        started, records, files = time.monotonic(), 0, list[ArchiveFile]()
+        size = sum(map(_size, plan))
+        if size:
+            options = {**self._wanted.options, "isolation.level": "read_committed"}
+            splits = str(max(1, size // _FILE_OFFSETS))
+            attempt = self._attempt()
+            with reading(f"the topics of {self._wanted.brokers}"):
+                rows = read_topics(self._spark, self._wanted.brokers, options, plan, minPartitions=splits)
+                records = self._write(rows, attempt)
+            files = self._written(attempt, records)
+        parts = self._covered(plan, asked_ms)
+        self._commit(self.manifest.batch(_now_ms(), parts, files))
+        self.counts += [records] if size else []
+        self._tell(f"batch {self.manifest.number}: {records:,} records in {time.monotonic() - started:.1f} s")
+
+    def _attempt(self) -> str:
+        return f"{FILES}/{self.manifest.number + 1:08}-{uuid.uuid4().hex}"
+
+    def _write(self, rows: DataFrame, name: str) -> int:
+        """Write rows to a new folder; return how many."""
+        counted = Observation()
+        rows = rows.observe(counted, F.count(F.lit(1)).alias("records"))
+        rows.write.options(**_WRITING).parquet(f"{self._folder.uri}/{name}")
+        return int(counted.get["records"])
+
+    def _written(self, attempt: str, records: int) -> list[ArchiveFile]:
+        """Return the files of an attempt as they can be read back.
+
+        Raises:
+            TargetError: They don't have all records.
+        """
+        if self._folder.local is not None:
+            folder = self._folder.local / attempt
+            # Spark gives files modes of its own. Of checksums there are ours
+            tighten(folder.parent)
+            tighten_tree(folder)
+            for checksum in folder.rglob(".*.crc"):
+                checksum.unlink()
+        sizes = {name: size for name, (size, _) in self._folder.files(attempt).items() if name.endswith(".parquet")}
+        names = sorted(sizes)
+        if not names:
+            self._require_read_back(records, 0)
+            return []
+        rows = read_parquet(self._spark, self._folder, names, SCHEMA).groupBy(
+            "_metadata.file_path", "topic", "partition"
         )
+        ranges = rows.agg(
+            F.min("offset").alias("first"),
+            F.max("offset").alias("last"),
+            F.count(F.lit(1)).alias("records"),
+            F.max(F.unix_millis("timestamp")).alias("latest_ms"),
+        )
+        with reading(f"what the executors wrote to {self._folder}"):
+            rows_of_files = ranges.collect()
+        self._require_read_back(records, sum(row["records"] for row in rows_of_files))
+        digests = digests_of(self._spark, self._folder, names)
+        return [
+            ArchiveFile(
+                name=name,
+                topic=row["topic"],
+                partition=row["partition"],
+                first=row["first"],
+                last=row["last"],
+                latest_ms=row["latest_ms"],
+                records=row["records"],
+                bytes=sizes[name],
+                digest=digests[name],
+            )
+            for name, row in sorted((file_name(row["file_path"]), row) for row in rows_of_files)
+        ]
+
+    def _require_read_back(self, records: int, read_back: int) -> None:
+        if records != read_back:
+            raise TargetError(
+                f"of {records} records that the executors wrote to {self._folder}, {read_back} can be read back: "
+                f"{SHARED}. The archive is as it was"
+            )
+
+    def _covered(self, plan: Sequence[Topic], asked_ms: int | None) -> list[Ledger]:
+        """Return the offsets of a batch that was just read."""
+        names = [part.name for part in plan]
+        read_ms = _now_ms()
+        retentions = retention_of(self._spark, self._wanted.brokers, names, self._wanted.options)
+        ledgers = []
+        for part in plan:
+            ledger = self.manifest.ledgers.get(part.name) or Ledger(topic=part.name, topic_id=part.topic_id)
+            topic = describe_topic(self._spark, self._wanted.brokers, part.name, self._wanted.options)
+            read = Read(
+                starts=part.starts,
+                ends=part.ends,
+                asked_ms=ledger.asked_ms if asked_ms is None else max(ledger.asked_ms, asked_ms),
+                read_ms=read_ms,
+                # a record that came meanwhile may have made compaction take one before it was read
+                whole=part.ends == topic.ends,
+                retention=retentions[part.name],
+            )
+            ledgers.append(ledger.batch(read))
+        return ledgers
+
+    def _commit(self, entry: Manifest) -> None:
+        """Write an entry of the manifest; what it names counts from then on.
+
+        Raises:
+            TargetError: Another run has written an entry of this number.
+        """
+        is_whole = entry.whole == entry.number
+        text = encode_entry(entry, self.manifest)
+        entry, _ = decode_entry(text)
+        try:
+            entry.check(self.manifest.number + 1)
+            manifest = entry if is_whole else self.manifest.joined(entry)
+        except ValueError as error:
+            raise TargetError(f"{self._folder}: {error}. The archive is as it was") from error
+        if not self._folder.create(entry_name(entry.number), text):
+            raise TargetError(
+                f"another run is archiving to {self._folder}: it wrote batch {entry.number} first, and what this run "
+                "read doesn't count. Let one run at a time write to an archive"
+            )
+        self.manifest = manifest
+
+    def compact(self, *, least: int) -> None:
+        """Rewrite small files that follow each other, if a partition has at least so many."""
+        groups = list(_small_groups(self.manifest))
+        if self._stop.is_set() or not any(len(group) >= least for group in groups):
+            return
+        old = [file for group in groups for file in group]
+        require_sound(self._spark, self._folder, old)
+        attempt = self._attempt()
+        for number, group in enumerate(groups):
+            with reading(f"the files of the archive {self._folder}"):
+                rows = read_parquet(self._spark, self._folder, (file.name for file in group), SCHEMA)
+                self._write(rows.coalesce(1).sortWithinPartitions("offset"), f"{attempt}/{number}")
+        new = self._written(attempt, sum(file.records for file in old))
+        self._commit(self.manifest.compacted(_now_ms(), old, new))
+        self._tell(f"rewrote {len(old)} files as {len(new)}")
+        self.clean()
+
+    def clean(self) -> None:
+        """Remove files that no entry names or can name, and those that were replaced long ago."""
+        present = self._folder.files(FILES)
+        removed = self.manifest.unnamed(present) | {
+            name for name, at_ms in self.manifest.replaced.items() if name in present and _now_ms() - at_ms >= _KEEP_MS
+        }
+        kept = {name.split("/")[1] for name in present.keys() - removed}
+        # a folder may have lost its files, or never had some
+        empty = {f"{FILES}/{folder}" for folder in self._folder.names(FILES) if folder not in kept}
+        for name in self.manifest.unnamed(empty) | {name for name in removed if name.split("/")[1] in kept}:
+            self._folder.remove(name)
+        if removed:
+            names = ", ".join(sorted(removed)[:TOLD_FILES])
+            self._tell(f"removed {len(removed)} files of {self._folder} that its manifest doesn't name: {names}")
+        for name in self._folder.names(MANIFEST):
+            number = name.removesuffix(".json")
+            if number.isdigit() and int(number) < self.manifest.whole - WHOLE_EVERY:
+                self._folder.remove(f"{MANIFEST}/{name}")
 
 
 def _wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
@@ -182,22 +427,12 @@ def _wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
     return {name: describe_topic(spark, wanted.brokers, name, wanted.options) for name in names}
 
 
-def _read_ledgers(folder: Folder) -> dict[str, Ledger]:
-    """Return what an archive covers by topic; nothing if there is none.
-
-    Raises:
-        ArchiveError: It can't be read.
-    """
-    names = [name.removesuffix(".json") for name in folder.names(LEDGERS) if name.endswith(".json")]
-    return {name: read_ledger(folder, name) for name in sorted(names)}
-
-
 def _require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger], folder: Folder) -> None:
     """Check that the topics go on where the archive ends.
 
     Raises:
         TargetError: The archive has topics that aren't wanted now.
-        WrongTopicError: A topic was re-created since.
+        WrongTopicError: A topic was re-created since, or has lost records that the archive has.
         LogTooShortError: Kafka deleted records before they were archived.
     """
     left_out = sorted(set(ledgers) - set(topics))
@@ -219,248 +454,40 @@ def _require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger
                     f"{name} partition {number}: the archive {folder} ends at offset {end}, and the brokers' log "
                     f"begins at {start}: what was between was deleted before it was archived; begin another archive"
                 )
+            if end > topic.ends[number]:
+                raise WrongTopicError(
+                    f"{name} partition {number}: the archive {folder} reaches {end}, the brokers' log "
+                    f"{topic.ends[number]}: is this another cluster?"
+                )
 
 
-def require_checkpoint(ledgers: Mapping[str, Ledger], folder: Folder) -> None:
-    """Check that the checkpoint is that of the list of files, neither restored from another day nor incomplete.
-
-    Spark leaves out the files of a batch whose number is on the list already, whatever offsets the checkpoint gives it.
-
-    Raises:
-        TargetError: The checkpoint is older, or has other offsets than the archive.
-    """
-    listed = (int(name.removesuffix(".compact")) for name in folder.names(FILES) if name[:1].isdigit())
-    planned = max((int(name) for name in folder.names(f"{CHECKPOINT}/offsets") if name.isdigit()), default=-1)
-    last = max([*listed, *(ledger.batch for ledger in ledgers.values())], default=-1)
-    if planned < last:
-        raise TargetError(
-            f"the {CHECKPOINT} of the archive {folder} is older than its list of files: it ends with batch {planned} "
-            f"and the list with {last}, so that a run would leave out records. Restore both from one backup, or begin "
-            "another archive"
-        )
-    for name, ledger in ledgers.items():
-        # Spark removes old batches from the checkpoint
-        ends = _read_planned(folder, ledger.batch).ends.get(name, ledger.ends)
-        if ends != ledger.ends:
-            raise TargetError(
-                f"the {CHECKPOINT} of the archive {folder} has the offsets {list(ends)} for batch {ledger.batch} of "
-                f"{name}, and the archive ends at {list(ledger.ends)}: restore both from one backup, or begin another "
-                "archive"
-            )
+def _size(part: Topic) -> int:
+    return sum(part.ends) - sum(part.starts)
 
 
-def _doubts(
-    spark: SparkSession, wanted: Wanted, topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger]
-) -> Iterator[str]:
-    if ledgers:
-        retentions = retention_of(spark, wanted.brokers, sorted(ledgers), wanted.options)
-        for name, ledger in sorted(ledgers.items()):
-            told = escaped_deletes(ledger, topics[name].ends, retentions[name], _now_ms())
-            if told is not None:
-                yield told
-
-
-class Books:
-    """Keeps an archive's ledgers up to date with its checkpoint."""
-
-    def __init__(self, spark: SparkSession, wanted: Wanted, folder: Folder, *, is_once: bool) -> None:
-        self.ledgers = _read_ledgers(folder)
-        self._spark = spark
-        self._wanted = wanted
-        self._folder = folder
-        self._is_once = is_once
-        self._started_ms = _now_ms()
-        # what an earlier run planned, it planned with settings that we don't know
-        planned = [int(name) for name in folder.names(f"{CHECKPOINT}/offsets") if name.isdigit()]
-        self._first_own = max(planned, default=-1) + 1
-
-    def settle(self) -> None:
-        """Write down the finished batches that aren't yet."""
-        last = min((ledger.batch for ledger in self.ledgers.values()), default=-1)
-        finished = (int(name) for name in self._folder.names(f"{CHECKPOINT}/commits") if name.isdigit())
-        batches = sorted(batch for batch in finished if batch > last)
-        if not batches:
-            return
-        planned = {batch: _read_planned(self._folder, batch) for batch in batches}
-        for batch, plan in planned.items():
-            # before the batch counts: what the driver doesn't find isn't in the archive
-            write_digests(batch_files(self._folder, batch, plan.planned_ms))
-        names = sorted({name for plan in planned.values() for name in plan.ends})
-        retentions = retention_of(self._spark, self._wanted.brokers, names, self._wanted.options)
-        for name in names:
-            topic = describe_topic(self._spark, self._wanted.brokers, name, self._wanted.options)
-            self._settle(topic, retentions[name], {batch: planned[batch] for batch in batches})
-
-    def _settle(self, topic: Topic, retention: Retention, planned: Mapping[int, _Planned]) -> None:
-        ledger = before = self.ledgers.get(topic.name) or Ledger(
-            topic=topic.name, topic_id=topic.topic_id, batch=-1, asked_ms=0, starts=(), spans=(), deletes=False
-        )
-        read_ms = _now_ms()
-        for batch, plan in planned.items():
-            if batch <= ledger.batch or topic.name not in plan.ends:
-                continue
-            ends = plan.ends[topic.name]
-            limited = self._is_limited(batch, plan)
-            read = Read(
-                starts=self._starts(topic, ends) if len(ends) > len(ledger.starts) else (),
-                ends=ends,
-                asked_ms=ledger.asked_ms if limited else max(ledger.asked_ms, self._asked_ms(batch)),
-                read_ms=read_ms,
-                # a record that came meanwhile may have made compaction take one before it was read
-                whole=ends == topic.ends,
-                retention=retention,
-            )
-            ledger = ledger.extended(batch, read)
-        if ledger is not before:
-            self._folder.write(f"{LEDGERS}/{topic.name}.json", encode_ledger(ledger))
-            self.ledgers[topic.name] = ledger
-
-    def _is_limited(self, batch: int, plan: _Planned) -> bool:
-        """Return whether the batch may have ended before the log did."""
-        if batch < self._first_own:
-            return True
-        limit = self._wanted.max_offsets_per_trigger
-        # a limited batch is shared out among the partitions, and rounded in each
-        slack = sum(map(len, plan.ends.values()))
-        return limit is not None and plan.offsets_after(_read_planned(self._folder, batch - 1)) >= limit - slack
-
-    def _asked_ms(self, batch: int) -> int:
-        """Return a moment before the batch asked for the log's end."""
-        if self._is_once or batch == self._first_own:
-            # such a run asks when it begins, and takes what was there then
-            return self._started_ms
-        return max(self._started_ms, _read_planned(self._folder, batch - 1).planned_ms)
-
-    def _starts(self, topic: Topic, ends: Sequence[int]) -> tuple[int, ...]:
-        """Return where the stream began to read the partitions of a topic."""
-        first = _read_first(self._folder).get(topic.name, ())
-        # of partitions that came later Spark doesn't write down where it began: it was not after this
-        return tuple(map(min, (*first, *topic.starts[len(first) :]), ends))
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A batch in the checkpoint: its end offsets by topic, and when these were decided."""
-
-    planned_ms: int
-    ends: Mapping[str, tuple[int, ...]]
-
-    def offsets_after(self, before: _Planned) -> int:
-        """Count the offsets between two batches."""
-        return sum(
-            end - start
-            for name, ends in self.ends.items()
-            for end, start in zip(ends, (*before.ends.get(name, ()), *([0] * len(ends))), strict=False)
-        )
-
-
-def _read_planned(folder: Folder, batch: int) -> _Planned:
-    name = f"{CHECKPOINT}/offsets/{batch}"
-    if batch < 0 or not folder.exists(name):
-        return _Planned(0, {})
-    lines = folder.text(name).splitlines()
-    try:
-        return _Planned(int(json.loads(lines[1])["batchTimestampMs"]), _offsets(lines[2]))
-    except MISSHAPEN as error:
-        raise _unplanned(folder, name, error) from error
-
-
-def _read_first(folder: Folder) -> Mapping[str, tuple[int, ...]]:
-    name = f"{CHECKPOINT}/sources/0/0"
-    if not folder.exists(name):
-        return {}
-    text = folder.text(name)
-    try:
-        return _offsets(text[text.index("{") :])
-    except MISSHAPEN as error:
-        raise _unplanned(folder, name, error) from error
-
-
-def _unplanned(folder: Folder, name: str, error: Exception) -> ArchiveError:
-    return ArchiveError(f"{folder}/{name} isn't Spark's plan of a batch ({error!r}): restore the archive from a backup")
-
-
-def _offsets(text: str) -> dict[str, tuple[int, ...]]:
-    raw: dict[str, dict[str, int]] = json.loads(text)
-    return {name: tuple(parts[str(number)] for number in range(len(parts))) for name, parts in raw.items()}
-
-
-def _start(spark: SparkSession, wanted: Wanted, folder: Folder, every_ms: int | None) -> StreamingQuery:
-    client = FETCHING | client_options(wanted.brokers, wanted.options) | {"isolation.level": "read_committed"}
-    reader = spark.readStream.format("kafka").option("includeHeaders", "true").option("failOnDataLoss", "true")
-    for key, value in client.items():
-        reader = reader.option(f"kafka.{key}", value)
-    if wanted.pattern is not None:
-        reader = reader.option("subscribePattern", wanted.pattern.pattern)
-    else:
-        reader = reader.option("subscribe", ",".join(wanted.topics))
-    if wanted.max_offsets_per_trigger is not None:
-        reader = reader.option("maxOffsetsPerTrigger", str(wanted.max_offsets_per_trigger))
-    spark.conf.set("spark.sql.streaming.stopTimeout", _STOP_TIMEOUT)
-    with reading(f"the topics of {wanted.brokers}"):
-        records = reader.option("startingOffsets", "earliest").load()
-        writer = _archived(records).writeStream.format("parquet").outputMode("append")
-        writer = writer.partitionBy("topic", "day").option("checkpointLocation", f"{folder.uri}/{CHECKPOINT}")
-        if every_ms is None:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{every_ms} milliseconds")
-        return writer.start(folder.uri)
-
-
-def _archived(records: DataFrame) -> DataFrame:
-    days = F.floor(F.unix_millis("timestamp") / _DAY_MS).cast("int")
-    return records.select(
-        "partition",
-        "offset",
-        "key",
-        "value",
-        "timestamp",
-        "headers",
-        "topic",
-        F.date_add(F.lit("1970-01-01").cast("date"), days).alias("day"),
-    )
-
-
-def _run(query: StreamingQuery, books: Books, stop: threading.Event, tell: Callable[[str], None]) -> dict[int, int]:
-    """Follow a stream until it ends or is stopped; return the records of each batch that it finished."""
-    counts: dict[int, int] = {}
-    try:
-        while query.isActive and not stop.wait(_POLL_S):
-            _follow(query, books, counts, tell)
-        if not stop.is_set():
-            _follow(query, books, counts, tell)
-        elif query.isActive:
-            query.stop()
-            _follow(query, books, counts, tell)
-    except Exception:
-        if stop.is_set():
-            # a signal to the process group ends Spark too; finished batches are in the checkpoint
-            return counts
-        query.stop()
-        raise
-    failure = None if stop.is_set() else query.exception()
-    if failure is not None:
-        with reading("the topics to their end"):
-            raise failure
-    return counts
-
-
-def _follow(query: StreamingQuery, books: Books, counts: dict[int, int], tell: Callable[[str], None]) -> None:
-    last: Any = query.lastProgress
-    if last is None or (last["batchId"] in counts and query.isActive):
-        return
-    for progress in query.recentProgress:
-        rows, batch = progress["numInputRows"], progress["batchId"]
-        if rows and batch not in counts:
-            counts[batch] = rows
-            tell(f"batch {batch}: {rows:,} records in {progress['batchDuration'] / 1000:.1f} s")
-    books.settle()
+def _small_groups(manifest: Manifest) -> Iterator[list[ArchiveFile]]:
+    """Yield files that a compaction puts together: of one partition, in order, each small."""
+    group: list[ArchiveFile] = []
+    for file in manifest.in_order():
+        follows = group and (group[-1].topic, group[-1].partition) == (file.topic, file.partition)
+        is_full = sum(member.bytes for member in group) >= 2 * _SMALL_BYTES
+        if not follows or is_full or file.bytes >= _SMALL_BYTES:
+            if len(group) > 1:
+                yield group
+            group = []
+        if file.bytes < _SMALL_BYTES:
+            group.append(file)
+    if len(group) > 1:
+        yield group
 
 
 @contextmanager
-def _alone(to: Path) -> Iterator[None]:
-    """Keep other runs on this machine out; elsewhere Spark's checkpoint stops the second one."""
+def _alone(folder: Folder) -> Iterator[None]:
+    """Keep other runs on this machine out; elsewhere the manifest stops one of them."""
+    to = folder.local
+    if to is None:
+        yield
+        return
     try:
         make_folder(to)
         tighten(to)
@@ -473,6 +500,35 @@ def _alone(to: Path) -> Iterator[None]:
         except OSError as error:
             raise TargetError(f"another run is archiving to {to}: wait for its end, or stop it") from error
         yield
+
+
+@contextmanager
+def _stopped_by(spark: SparkSession, stop: threading.Event) -> Iterator[None]:
+    """Cancel the block's Spark jobs when `stop` is set, and take its errors from then on for the end of the run."""
+    context: Any = spark.sparkContext
+    group, ended = f"archive-{uuid.uuid4().hex}", threading.Event()
+
+    def cancel() -> None:
+        while not ended.wait(_POLL_S):
+            if stop.is_set():
+                # the JVM may have ended by the same signal
+                with suppress(Exception):
+                    context.cancelJobGroup(group)
+
+    context.setJobGroup(group, "archive", interruptOnCancel=True)
+    watch = threading.Thread(target=cancel, daemon=True)
+    watch.start()
+    try:
+        yield
+    except Exception:
+        # a signal to the process group ends Spark too; finished batches are in the manifest
+        if not stop.is_set():
+            raise
+    finally:
+        ended.set()
+        watch.join()
+        if not stop.is_set():
+            context.setLocalProperty("spark.jobGroup.id", None)
 
 
 def _now_ms() -> int:

@@ -1,11 +1,11 @@
-"""Spark's Kafka connector, fetched once from Maven Central, and the Java that starts Spark."""
+"""Spark's Kafka connector and Hadoop's S3A, fetched once from Maven Central, and the Java that starts Spark."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ JARS_VARIABLE = "SPARK_REPLAY_JARS"
 _ARTIFACT = "spark-sql-kafka-0-10_2.13"
 # each by what its file's name begins with
 _NEEDED = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
+_S3A_NEEDED = ("hadoop-aws-", "bundle-")
 _VERSION = re.compile(r"spark-sql-kafka-0-10_[\d.]+-(\d+\.\d+)\.[^/]*\.jar$")
 _CACHE = Path("~/.cache/faust-actors")
 _LAUNCHER = Path(__file__).with_name("java")
@@ -47,21 +48,44 @@ def ensure_jars() -> list[Path]:
     import pyspark
 
     version = pyspark.__version__
-    folder = Path(os.environ.get(JARS_VARIABLE) or _CACHE / f"spark-kafka-{version}").expanduser().absolute()
+    jars = _kept(f"spark-kafka-{version}", _NEEDED, connector(), lambda folder: _fetch(folder, version))
+    for jar in jars:
+        require_match(str(jar), version)
+    return jars
+
+
+def ensure_s3a_jars() -> list[Path]:
+    """Return the jars with which Spark reads and writes `s3a://`, of pyspark's Hadoop; fetch them if need be.
+
+    They are kept in the folder that the variable `SPARK_REPLAY_JARS` names, or in
+    `~/.cache/faust-actors/hadoop-aws-<version>`; they have 560 MB.
+
+    Raises:
+        ToolMissingError: There is no jgo to fetch them with, or the folder lacks some.
+        ReplayError: They can't be fetched.
+    """
+    import pyspark
+
+    [client] = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
+    version = client.stem.removeprefix("hadoop-client-api-")
+    what = f"hadoop-aws {version}"
+    return _kept(f"hadoop-aws-{version}", _S3A_NEEDED, what, lambda folder: _fetch_s3a(folder, version))
+
+
+def _kept(name: str, needed: tuple[str, ...], what: str, fetch: Callable[[Path], None]) -> list[Path]:
+    folder = Path(os.environ.get(JARS_VARIABLE) or _CACHE / name).expanduser().absolute()
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.is_dir():
-                _fetch(folder, version)
-    jars = sorted(folder.glob("*.jar"))
-    missing = [name for name in _NEEDED if not any(jar.name.startswith(name) for jar in jars)]
+                fetch(folder)
+    jars = [jar for jar in sorted(folder.glob("*.jar")) if jar.name.startswith(needed)]
+    missing = [name for name in needed if not any(jar.name.startswith(name) for jar in jars)]
     if missing:
         raise ToolMissingError(
-            f"{connector()} isn't complete: no {', '.join(f'{name}*.jar' for name in missing)} in {folder}; remove the "
+            f"{what} isn't complete: no {', '.join(f'{name}*.jar' for name in missing)} in {folder}; remove the "
             "folder, and it is fetched again"
         )
-    for jar in jars:
-        require_match(str(jar), version)
     return jars
 
 
@@ -100,6 +124,21 @@ def require_java() -> str:
         os.environ |= {"JAVA_HOME": str(_LAUNCHER), _JAVA_VARIABLE: java}
         return f"{_LAUNCHER}/bin/java"
     return java
+
+
+def _fetch_s3a(folder: Path, version: str) -> None:
+    try:
+        fetch_jars([f"org.apache.hadoop:hadoop-aws:{version}"], folder, only=_S3A_NEEDED)
+    except ImportError as error:
+        raise ToolMissingError(
+            f"hadoop-aws {version} isn't in {folder}, and there is no jgo to fetch it with: pip install "
+            "'faust-actors[spark]'"
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise ReplayError(
+            f"hadoop-aws {version} could not be fetched: {error}; without network, copy its jars from another machine "
+            f"into {folder}"
+        ) from error
 
 
 def _fetch(folder: Path, version: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_replay.errors import ReplayError, ToolMissingError
-from spark_replay.jars import ensure_jars, require_java
+from spark_replay.jars import ensure_jars, ensure_s3a_jars, require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,11 @@ _CONNECT = (
 
 
 def spark_session(
-    *, master: str | None = None, settings: Mapping[str, str] | None = None, log: Path | None = None
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    log: Path | None = None,
+    s3a: bool = False,
 ) -> SparkSession:
     """Return a Spark session that can read Kafka: the active one if there is one, else a new one.
 
@@ -49,6 +53,7 @@ def spark_session(
         master: Spark's master; this machine with all its cores if None and `spark-submit` set none.
         settings: Spark settings that go before this module's.
         log: Where the JVM of a new session writes what it says on standard error; ours if None.
+        s3a: Whether the session reads or writes `s3a://`, for which it needs more jars.
 
     Raises:
         ToolMissingError: pyspark or Java is missing, Java is too old, or the connector is for another Spark.
@@ -64,7 +69,7 @@ def spark_session(
         return active
     require_java()
     builder = SparkSession.builder.appName("spark_replay")
-    chosen = _settings(master, settings or {})
+    chosen = _settings(master, settings or {}, s3a=s3a)
     for key, value in chosen.items():
         builder = builder.config(key, value)
     if chosen.get("spark.master", "").startswith("local"):
@@ -105,7 +110,7 @@ def first_line(error: BaseException) -> str:
     return next(filter(None, lines), type(error).__name__)
 
 
-def _settings(master: str | None, asked: Mapping[str, str]) -> dict[str, str]:
+def _settings(master: str | None, asked: Mapping[str, str], *, s3a: bool) -> dict[str, str]:
     # spark-submit hands its master and settings over in the environment of the JVM that runs us
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     chosen = dict(_SETTINGS)
@@ -119,6 +124,13 @@ def _settings(master: str | None, asked: Mapping[str, str]) -> dict[str, str]:
         # its JVM runs already: jars named now would reach the executors only, in place of those of --jars
         return chosen
     jars = [str(jar) for jar in ensure_jars()]
+    more = [str(jar) for jar in ensure_s3a_jars()] if s3a else []
+    if chosen.get("spark.master", "").startswith("local"):
+        # Spark copies the jars of spark.jars for each run, and the SDK's is large
+        path = "spark.driver.extraClassPath"
+        chosen |= {path: os.pathsep.join(filter(None, [*more, asked.get(path)]))} if more else {}
+    else:
+        jars += more
     chosen["spark.jars"] = ",".join(jars + [jar for jar in [asked.get("spark.jars")] if jar])
     return chosen
 

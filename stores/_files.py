@@ -76,7 +76,7 @@ def write_atomically(path: Path, content: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def remove_tree(path: Path) -> None:
@@ -85,21 +85,22 @@ def remove_tree(path: Path) -> None:
     shutil.rmtree(doomed, ignore_errors=True)
     if path.exists():
         path.rename(doomed)
-        _sync(path.parent)
+        sync(path.parent)
         shutil.rmtree(doomed)
 
 
 def replace_tree(path: Path, by: Path) -> None:
     """Put the folder `by` in the place of `path`: a crash leaves the one, none, or the other, wholly on disk."""
     for file in by.iterdir():
-        _sync(file)
-    _sync(by)
+        sync(file)
+    sync(by)
     remove_tree(path)
     by.rename(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -62,14 +62,14 @@ from actors.web.problems import Problem
 from actors.web.queries import answers as answer_parts
 from actors.web.queries import coding as query_coding
 from actors.web.queries.coding import ENCODINGS, KeyCoding, Parameters, arguments, many_body
-from spark_replay import archiving, printing
+from spark_replay import printing
 from spark_replay.comparison import live, writers
 from spark_replay.errors import ReplayError
 from spark_replay.fold import points
 from spark_replay.fold.rebuild import SUMMARY, read_summary
 from spark_replay.recompute import plan as recompute_plan
-from spark_replay.sources.archives.archive import _listed
-from spark_replay.sources.archives.ledger import Ledger, decode_ledger, encode_ledger
+from spark_replay.sources.archives.ledger import Ledger
+from spark_replay.sources.archives.manifest import ArchiveFile, Manifest, decode_entry, encode_entry
 from spark_replay.sources.brokers.topic import Span
 from stores import folder
 from stores._core import identity, manifest, record, windows
@@ -149,9 +149,10 @@ _SNAPSHOT = snapshot.SnapshotManifest(
         (snapshot.SnapshotTable("partition-00000-0000.sst", 1, 2, 3),)),),
 )  # fmt: skip
 _SPANS = ((Span(0, 5, exact=True),),)
-_LEDGER = Ledger(topic="t", topic_id="i", batch=1, asked_ms=2, starts=(0,), spans=_SPANS, deletes=False)
+_LEDGER = Ledger(topic="t", topic_id="i", asked_ms=2, starts=(0,), spans=_SPANS, deletes=False)
+_FILE = ArchiveFile(name="data/a", topic="t", partition=0, first=1, last=2, latest_ms=5, records=2, bytes=3, digest="d")
+_ENTRY = encode_entry(Manifest(number=0, ledgers={"t": _LEDGER}, files={_FILE.name: _FILE}), Manifest())
 _SUMMARY = {"changelog": "c", "partitions": [{"partition": 0, "end_offset": 5, "as_of_ms": 1}]}
-_PLAN = 'v1\n{"batchTimestampMs": 1}\n{"t": {"0": 5}}'
 _LIVE = (
     '{"results": [{"key": "aw==", "value": "dg==", "expires_at_ms": null, "partition": 0}],'
     ' "positions": {"0": {"changelog_offset": 1, "epoch": 2}}}'
@@ -171,10 +172,6 @@ def _file(name: str, decode: Callable[[Path], object]) -> Decode:
             return decode(Path(made))
 
     return read
-
-
-def _spark_file(decode: Callable[[Any], object]) -> Decode:
-    return _text(lambda text: decode(SimpleNamespace(exists=lambda _: True, text=lambda _: text)), "replace")
 
 
 def _take(key: bytes) -> Decode:
@@ -392,21 +389,12 @@ DECODERS: dict[str, Decoder] = {
     ),
     "_opened": Decoder(lambda raw: transport._opened("x", ActorReply("?", raw)), (), (CoordinationError,)),
     # what spark_replay reads
-    "decode_ledger": Decoder(_text(decode_ledger), (encode_ledger(_LEDGER).encode(),), (ValueError,)),
-    "_listed": Decoder(
-        _spark_file(lambda there: list(_listed(there, "0"))),
-        (b'v1\n{"path": "file:/a", "size": 1, "modificationTime": 2}',),
-        (ReplayError,),
-    ),
-    "_read_planned": Decoder(
-        _spark_file(lambda there: archiving._read_planned(there, 1)), (_PLAN.encode(),), (ReplayError,)
-    ),
+    "decode_entry": Decoder(_text(decode_entry), (_ENTRY.encode(),), (ValueError,)),
     "decode_owner": Decoder(
         lambda raw: writers.decode_owner(raw, "id"),
         (b'{"changelog_ids": {"s": "id"}, "partition": 0, "epoch": 1, "topic": "t", "more_inputs": []}',),
         (),
     ),
-    "_read_first": Decoder(_spark_file(archiving._read_first), (b'v1\n{"t": {"0": 5}}',), (ReplayError,)),
     "_decoded live": Decoder(lambda raw: live._decoded("http://w", raw, [b"k"]), (_LIVE.encode(),), (ReplayError,)),
     "_problem": Decoder(live._problem, (b'{"title": "t", "detail": "d"}',)),
     "read_summary": Decoder(_file(SUMMARY, read_summary), (json.dumps(_SUMMARY).encode(),), (ReplayError,)),

@@ -8,14 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
 from spark_replay.cli.options import (
     Given,
-    LocalFolder,
+    Place,
     running,
     spark_options,
 )
@@ -62,7 +61,13 @@ class Pattern(click.ParamType):
     metavar="REGEX",
     help="Archive all topics whose whole name matches, also those that are created later.",
 )
-@click.option("--to", required=True, type=LocalFolder(), metavar="DIR", help="The archive: a folder.")
+@click.option(
+    "--to",
+    required=True,
+    type=Place(),
+    metavar="DIR",
+    help="The archive: a folder, or a URI such as s3a://bucket/archive.",
+)
 @click.option("--once", is_flag=True, help="Exit when everything is archived that was committed at the start.")
 @click.option(
     "--every", "every_ms", type=Interval(), metavar="TIME", help="Keep running, with a batch every 60s, 5m or 1h."
@@ -73,25 +78,31 @@ class Pattern(click.ParamType):
     metavar="N",
     help="A batch takes about N offsets at most, of all topics together: bounds the memory and time of the first one.",
 )
+@click.option(
+    "--compact",
+    is_flag=True,
+    help="Also rewrite small files as larger ones: at the end; with --every, when there are many.",
+)
 @spark_options
 def archive(
     topics: tuple[str, ...],
     topic_pattern: re.Pattern[str] | None,
-    to: Path,
+    to: str,
     once: bool,
     every_ms: int | None,
     max_offsets_per_trigger: int | None,
+    compact: bool,
     **options: Any,
 ) -> Outcome:
     """Copy topics to Parquet, so that their history outlives compaction and retention.
 
     Works for changelogs and any other topic. Each committed record is written once, however often the command is
-    stopped, killed and started again with the same DIR. Files are in DIR/topic=…/day=…; DIR/_checkpoint has the
-    position and belongs to the archive. `rebuild` and `validate` read an archive with --archive.
+    stopped, killed and started again with the same DIR: a later run goes on where the archive ends. Files are in
+    DIR/data; DIR/_manifest names those that count. `rebuild` and `validate` read an archive with --archive.
 
     With --every the command runs until SIGTERM or Ctrl-C, and then ends within seconds with exit code 0. Each batch
     writes a file for each partition that has new records: --every 1s can write 86,400 files a day for each, which
-    slows down readers; use 60s or more. The documentation's page 'Replay' tells how to set the topics'
+    slows down readers; use 60s or more, and --compact. The documentation's page 'Replay' tells how to set the topics'
     min.compaction.lag.ms.
 
     The last line on standard output is a JSON object: topics (by name the end of each partition), batches, records,
@@ -107,7 +118,7 @@ def archive(
         raise click.UsageError("say what to archive: --topic, or --topic-pattern")
     if once == (every_ms is not None):
         raise click.UsageError("say for how long: --once, or --every 60s")
-    with running(Given.of(options)) as run:
+    with running(Given.of(options), to) as run:
         from spark_replay.archiving import Wanted, archive_topics
 
         wanted = Wanted(
@@ -127,6 +138,7 @@ def archive(
                 wanted,
                 to=to,
                 every_ms=every_ms,
+                compact=compact,
                 stop=stop,
                 tell=lambda line: say(run.console, line),
             )

@@ -17,7 +17,7 @@ from rich.console import Console
 from spark_replay.errors import ReplayError
 from spark_replay.session import require_pyspark, spark_session
 from spark_replay.sources.brokers.topic import require_reachable
-from spark_replay.sources.staging import local_folder
+from spark_replay.sources.staging import is_local, local_folder
 from stores._core.printable import printable
 
 if TYPE_CHECKING:
@@ -41,6 +41,20 @@ class LocalFolder(click.ParamType):
             return local_folder(value)
         except ReplayError as error:
             raise Failure(f"--to: {error}") from error
+
+
+class Place(click.ParamType):
+    """A folder, by its path or a URI that Spark reads and writes."""
+
+    name = "folder"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Check its scheme."""
+        try:
+            is_local(value)
+        except ReplayError as error:
+            raise Failure(f"{param.opts[0] if param else ''}: {error}") from error
+        return str(value)
 
 
 class Pair(click.ParamType):
@@ -149,8 +163,10 @@ def source_options(command: _Command, *, several: bool = False) -> _Command:
         log_options(command, several=several),
         click.option(
             "--archive",
+            type=Place(),
             metavar="DIR",
-            help="What `spark_replay archive` wrote; with --brokers too, Kafka is read from the archive's end on.",
+            help="What `spark_replay archive` wrote, a folder or a URI; with --brokers too, Kafka is read from the "
+            "archive's end on.",
         ),
     )
 
@@ -255,14 +271,18 @@ class Run:
 
 
 @contextmanager
-def running(given: Given) -> Iterator[Run]:
-    """Start a session that ends with the block, unless it was there before, and print errors as `failing` does."""
-    with failing(), _session(given, make_console()) as run:
+def running(given: Given, *places: object) -> Iterator[Run]:
+    """Start a session that ends with the block, unless it was there before, and print errors as `failing` does.
+
+    It can read and write `places`, and read the archive.
+    """
+    s3a = any(str(place).startswith("s3a:") for place in (given.archive, *places))
+    with failing(), _session(given, make_console(), s3a=s3a) as run:
         yield run
 
 
 @contextmanager
-def _session(given: Given, console: Console) -> Iterator[Run]:
+def _session(given: Given, console: Console, *, s3a: bool) -> Iterator[Run]:
     require_pyspark()
     if given.brokers is not None:
         require_reachable(given.brokers)
@@ -273,7 +293,7 @@ def _session(given: Given, console: Console) -> Iterator[Run]:
         log = Path(folder) / "spark.log"
         console.print("starting Spark …", highlight=False)
         try:
-            spark = spark_session(master=given.master, settings=given.settings, log=log)
+            spark = spark_session(master=given.master, settings=given.settings, log=log, s3a=s3a)
         except ReplayError:
             text = log.read_text(errors="replace") if log.exists() else ""
             console.print(printable(text, keep="\n\t"), markup=False, highlight=False)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import LogTooShortError, ReadError, ReplayError, WrongTopicError
 from spark_replay.session import require_classic
-from spark_replay.sources.archives.archive import ArchiveSource, read_ledger
-from spark_replay.sources.archives.folders import Folder
+from spark_replay.sources.archives.archive import ArchiveSource
 from spark_replay.sources.archives.ledger import escaped_deletes
 from spark_replay.sources.base import LiveSource, Source, first_since
 from spark_replay.sources.brokers import tailing
@@ -110,19 +109,9 @@ class KafkaSource(LiveSource):
         return str(max(self.spark.sparkContext.defaultParallelism, topic.partition_count))
 
     def _read(self, topic: Topic, isolation_level: str = "read_committed", **options: str) -> DataFrame:
-        client = FETCHING | client_options(self.brokers, self.options) | {"isolation.level": isolation_level}
-        # aborted, compacted and marker offsets are gaps that the source steps over by itself; with failOnDataLoss
-        # it stops only where the log was cut off while it was being read, which would pass for missing keys
-        wanted = {f"kafka.{key}": value for key, value in client.items()} | {
-            "subscribe": topic.name,
-            "includeHeaders": "true",
-            "failOnDataLoss": "true",
-            "startingOffsets": _offsets_json(topic.name, topic.starts),
-            "endingOffsets": _offsets_json(topic.name, topic.ends),
-        }
+        client = {**self.options, "isolation.level": isolation_level}
         with reading(str(self)):
-            records = self.spark.read.format("kafka").options(**(wanted | options)).load()
-            return records.select("partition", "offset", "key", "value", "timestamp", "headers")
+            return read_topics(self.spark, self.brokers, client, [topic], **options).drop("topic")
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Ask the brokers, and look from there on.
@@ -204,11 +193,11 @@ class JoinedSource(Source):
         return old, replace(new, ends=tuple(map(max, new.starts, topic.ends)))
 
     def doubts(self, ends: Sequence[int]) -> tuple[str, ...]:
-        """Return a warning if the archive may be too old for the log that follows it."""
-        ledger = read_ledger(Folder(self.spark, self.older.where), self.topic)
+        """Return the archive's warnings, and one if it may be too old for the log that follows it."""
+        ledger = self.older.manifest().ledgers[self.topic]
         retention = self.newer.retention()
         told = escaped_deletes(ledger, ends, retention, time.time_ns() // 1_000_000)
-        return () if told is None else (told,)
+        return (*self.older.doubts(ends), *(() if told is None else (told,)))
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Look into the archive first, and ask the brokers about partitions where it isn't that late."""
@@ -242,6 +231,27 @@ class JoinedSource(Source):
                     f"at {new.starts[number]}: what was between is in neither"
                 )
         return _stitched(old, new)
+
+
+def read_topics(
+    spark: SparkSession, brokers: str, kafka_options: Mapping[str, str], topics: Sequence[Topic], **options: str
+) -> DataFrame:
+    """Return the records of several topics between `starts` and `ends`, with the column `topic`.
+
+    Read committed, unless `kafka_options` has another `isolation.level`; `options` are those of Spark's source.
+    """
+    client = FETCHING | {"isolation.level": "read_committed"} | client_options(brokers, kafka_options)
+    # aborted, compacted and marker offsets are gaps that the source steps over by itself; with failOnDataLoss
+    # it stops only where the log was cut off while it was being read, which would pass for missing keys
+    source = {f"kafka.{key}": value for key, value in client.items()} | {
+        "subscribe": ",".join(topic.name for topic in topics),
+        "includeHeaders": "true",
+        "failOnDataLoss": "true",
+        "startingOffsets": _offsets_json({topic.name: topic.starts for topic in topics}),
+        "endingOffsets": _offsets_json({topic.name: topic.ends for topic in topics}),
+    }
+    records = spark.read.format("kafka").options(**(source | options)).load()
+    return records.select("topic", "partition", "offset", "key", "value", "timestamp", "headers")
 
 
 def kafka(spark: SparkSession, brokers: str, topic: str, options: Mapping[str, str] | None = None) -> KafkaSource:
@@ -300,5 +310,5 @@ def _at_most(ends: Sequence[int], limits: Sequence[int]) -> tuple[int, ...]:
     return tuple(map(min, ends, limits))
 
 
-def _offsets_json(topic: str, offsets: Sequence[int]) -> str:
-    return json.dumps({topic: {str(partition): offset for partition, offset in enumerate(offsets)}})
+def _offsets_json(topics: Mapping[str, Sequence[int]]) -> str:
+    return json.dumps({name: dict(enumerate(offsets)) for name, offsets in topics.items()})

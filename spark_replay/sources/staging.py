@@ -29,7 +29,26 @@ _LOCK = "lock"
 _OLD = "old"
 _ATTEMPTS = 10
 _FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(/.*)", re.DOTALL)
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/|(s3a?|gs|abfss?|hdfs):")
+_STORAGE = re.compile(r"(?:s3a|gs|abfss|hdfs)://[^/]+")
+"""URIs of Spark's file systems, with bucket or host."""
+
+
+def is_local(where: str | Path) -> bool:
+    """Return whether a path, or a URI, is of this machine's file system.
+
+    Raises:
+        TargetError: It is a URI that isn't of an object storage or HDFS, or that lacks a bucket or host.
+    """
+    text = str(where)
+    if _FILE_URI.fullmatch(text) is not None or _URI.match(text) is None:
+        return True
+    if _STORAGE.match(text) is None:
+        raise TargetError(
+            f"{text} isn't supported: give a path, or a URI such as s3a://bucket/folder (also gs://, abfss:// and "
+            "hdfs://, which are untested)"
+        )
+    return False
 
 
 def local_folder(where: str | Path) -> Path:
@@ -46,8 +65,8 @@ def local_folder(where: str | Path) -> Path:
     scheme = _URI.match(text)
     if scheme is not None:
         raise TargetError(
-            f"{text} is a URI with the scheme {scheme[1]}, which isn't supported: give a folder that driver and "
-            "executors share, as a path or file:// URI"
+            f"{text} is a URI with the scheme {scheme[1] or scheme[2]}, which isn't supported: give a folder that "
+            "driver and executors share, as a path or file:// URI"
         )
     return Path(where)
 

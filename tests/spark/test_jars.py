@@ -12,7 +12,8 @@ import pyspark
 import pytest
 
 from spark_replay import ReplayError, ToolMissingError, jars
-from spark_replay.jars import ensure_jars, require_match
+from spark_replay.jars import ensure_jars, ensure_s3a_jars, require_match
+from spark_replay.session import _settings
 from spark_replay.sources.brokers import topic
 
 if TYPE_CHECKING:
@@ -60,6 +61,30 @@ def test_they_are_fetched_once_and_then_need_nothing(machine: Path, monkeypatch:
         assert [jar.name for jar in ensure_jars()] == sorted(JARS)
     assert asked == [VERSION]
     assert {path.name for path in machine.iterdir()} == {"connector", "connector.lock"}
+
+
+def test_jars_for_s3_are_those_of_the_hadoop_of_pyspark(machine: Path, monkeypatch: pytest.MonkeyPatch):
+    [client] = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
+    version, asked = client.stem.rpartition("-")[2], []
+
+    def fetch(coordinates: list[str], folder: Path, *, only: tuple[str, ...]) -> None:
+        asked.extend(coordinates)
+        folder.mkdir()
+        for name in (f"hadoop-aws-{version}.jar", "bundle-2.24.6.jar", *JARS):
+            (folder / name).touch()
+
+    monkeypatch.setattr(jars, "fetch_jars", fetch)
+    for _ in range(2):
+        assert [jar.name for jar in ensure_s3a_jars()] == ["bundle-2.24.6.jar", f"hadoop-aws-{version}.jar"]
+    assert asked == [f"org.apache.hadoop:hadoop-aws:{version}"]
+    local = _settings(None, {"spark.driver.extraClassPath": "mine.jar"}, s3a=True)
+    names = [Path(path).name for path in local["spark.driver.extraClassPath"].split(os.pathsep)]
+    assert names == ["bundle-2.24.6.jar", f"hadoop-aws-{version}.jar", "mine.jar"]
+    assert "hadoop-aws" in _settings("yarn", {}, s3a=True)["spark.jars"]
+    assert "hadoop-aws" not in str(_settings(None, {}, s3a=False))
+    (machine / "connector" / f"hadoop-aws-{version}.jar").unlink()
+    with pytest.raises(ToolMissingError, match=rf"hadoop-aws {version} isn't complete: no hadoop-aws-\*\.jar in"):
+        ensure_s3a_jars()
 
 
 def test_without_jgo_it_names_what_to_install(machine: Path, monkeypatch: pytest.MonkeyPatch):

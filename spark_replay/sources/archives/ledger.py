@@ -1,8 +1,7 @@
-"""The content of an archive for a topic: the offsets that its finished batches cover.
+"""The content of an archive for a topic: the offsets that its batches cover.
 
-The rows alone don't tell: a log may end with transaction markers and aborted records, which have offsets and no rows.
-So each batch's end is written down once its files count, in `_offsets/{topic}.json` beside them. Rows at or above the
-end belong to a batch that isn't written down yet; readers leave them out.
+The rows alone don't show it: a log may end with transaction markers and aborted records, which have offsets and no
+rows. So the manifest's entry of a batch has the span that the batch read of each partition.
 
 A batch's span is `exact` when compaction can't have taken anything of it before it was read. A record that compaction
 takes is older than the topic's `min.compaction.lag.ms`. Everything in a span was written after the batch before it
@@ -12,16 +11,14 @@ a span that isn't exact, `spark_replay.fold.points` says.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import reduce
+from typing import Any
 
 from spark_replay.sources.brokers.topic import Retention, Span
-from stores._core.outside import MISSHAPEN
 
-LEDGERS = "_offsets"
-_FORMAT = 1
 _FLAGS = ("exact", "whole", "merged")
 _LONGEST = 1000
 _CLOCK_MARGIN_MS = 60_000
@@ -29,13 +26,12 @@ _CLOCK_MARGIN_MS = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """The content of an archive for one topic.
+    """The content of an archive, or of one of its batches, for one topic.
 
     Attributes:
         topic: The topic.
         topic_id: What Kafka gave it when it was made.
-        batch: The last of the archive's batches that is in here.
-        asked_ms: A moment before that batch asked for the log's end, Unix milliseconds.
+        asked_ms: A moment before the last batch asked for the log's end, Unix milliseconds.
         starts: Of each partition the first offset that the archive covers.
         spans: Of each partition the spans of its batches; older ones are put together when there are many.
         deletes: What `Topic.deletes` was when the last batch was read.
@@ -43,35 +39,46 @@ class Ledger:
 
     topic: str
     topic_id: str
-    batch: int
-    asked_ms: int
-    starts: tuple[int, ...]
-    spans: tuple[tuple[Span, ...], ...]
-    deletes: bool
+    asked_ms: int = 0
+    starts: tuple[int, ...] = ()
+    spans: tuple[tuple[Span, ...], ...] = ()
+    deletes: bool = False
 
     @property
     def ends(self) -> tuple[int, ...]:
         """The offset after the last one that the archive covers, by partition."""
         return tuple(spans[-1].end if spans else start for start, spans in zip(self.starts, self.spans, strict=True))
 
-    def extended(self, batch: int, read: Read) -> Ledger:
-        """Return the ledger with one more batch."""
-        begun = (*self.starts, *read.starts[len(self.starts) :])
-        parts = (*self.spans, *(() for _ in begun[len(self.spans) :]))
-        grown = []
-        for number, (spans, start, end) in enumerate(zip(parts, begun, read.ends, strict=True)):
-            at = spans[-1].end if spans else start
-            # how long ago the first records of a partition were written is unknown
-            is_exact = read.is_exact(self.asked_ms if number < len(self.spans) else 0)
-            grown.append(_grown(spans, Span(at, end, is_exact, read.whole)))
-        return replace(
-            self,
-            batch=batch,
-            asked_ms=read.asked_ms,
-            starts=begun,
-            spans=tuple(grown),
-            deletes=read.retention.deletes,
+    def batch(self, read: Read) -> Ledger:
+        """Return the content of the batch that follows."""
+        count = len(self.spans)
+        starts = (*self.ends, *read.starts[count:])
+        # how long ago the first records of a partition were written is unknown
+        exact = [read.is_exact(self.asked_ms if number < count else 0) for number in range(len(starts))]
+        spans = (
+            (Span(start, end, is_exact, read.whole),) if end > start else ()
+            for start, end, is_exact in zip(starts, read.ends, exact, strict=True)
         )
+        return replace(self, asked_ms=read.asked_ms, starts=starts, spans=tuple(spans), deletes=read.retention.deletes)
+
+    def joined(self, later: Ledger) -> Ledger:
+        """Return the content of this and of what follows.
+
+        Raises:
+            ValueError: That is of another topic, or there is a hole or an overlap between both.
+        """
+        if (later.topic, later.topic_id) != (self.topic, self.topic_id):
+            raise ValueError(f"{later.topic} has the id {later.topic_id}, and had {self.topic_id} before")
+        for number, (end, start) in enumerate(zip(self.ends, later.starts, strict=False)):
+            if end != start:
+                what = "a hole" if end < start else "an overlap"
+                raise ValueError(f"{self.topic} partition {number} has {what} between the offsets {end} and {start}")
+        if len(later.starts) < len(self.starts):
+            raise ValueError(f"{self.topic} has {len(later.starts)} partitions, and had {len(self.starts)} before")
+        starts = (*self.starts, *later.starts[len(self.starts) :])
+        before = (*self.spans, *(() for _ in starts[len(self.spans) :]))
+        spans = tuple(reduce(_grown, new, old) for old, new in zip(before, later.spans, strict=True))
+        return replace(later, starts=starts, spans=spans)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,41 +130,33 @@ def escaped_deletes(ledger: Ledger, ends: Sequence[int], retention: Retention, n
     )
 
 
-def encode_ledger(ledger: Ledger) -> str:
-    """Return the ledger as JSON text."""
+def ledger_fields(ledger: Ledger) -> dict[str, Any]:
+    """Return the ledger as plain values for JSON."""
     spans = [[[span.start, span.end, *_flags(span)] for span in spans] for spans in ledger.spans]
-    fields = {name: getattr(ledger, name) for name in ("topic", "topic_id", "batch", "asked_ms", "starts", "deletes")}
-    return json.dumps({"format": _FORMAT, **fields, "spans": spans}) + "\n"
+    names = ("topic", "topic_id", "asked_ms", "starts", "deletes")
+    return {**{name: getattr(ledger, name) for name in names}, "spans": spans}
 
 
-def decode_ledger(text: str) -> Ledger:
-    """Read what `encode_ledger` wrote.
+def read_ledger(raw: Mapping[str, Any]) -> Ledger:
+    """Read what `ledger_fields` returned.
 
     Raises:
-        ValueError: It isn't a ledger, or of a format that this release doesn't know.
+        ValueError: The spans have a hole or an overlap. Values of another shape raise what looking into them does.
     """
-    try:
-        raw = json.loads(text)
-        if raw["format"] != _FORMAT:
-            raise ValueError(f"of format {raw['format']}, this release reads format {_FORMAT}")
-        ledger = Ledger(
-            topic=str(raw["topic"]),
-            topic_id=str(raw["topic_id"]),
-            batch=int(raw["batch"]),
-            asked_ms=int(raw["asked_ms"]),
-            starts=tuple(int(start) for start in raw["starts"]),
-            spans=tuple(
-                tuple(
-                    Span(int(start), int(end), **{flag: flag in flags for flag in _FLAGS})
-                    for start, end, *flags in spans
-                )
-                for spans in raw["spans"]
-            ),
-            deletes=bool(raw["deletes"]),
-        )
-        _check(ledger)
-    except MISSHAPEN as error:
-        raise ValueError(f"not a record of an archive's offsets: {error!r}") from error
+    ledger = Ledger(
+        topic=str(raw["topic"]),
+        topic_id=str(raw["topic_id"]),
+        asked_ms=int(raw["asked_ms"]),
+        starts=tuple(int(start) for start in raw["starts"]),
+        spans=tuple(
+            tuple(
+                Span(int(start), int(end), **{flag: flag in flags for flag in _FLAGS}) for start, end, *flags in spans
+            )
+            for spans in raw["spans"]
+        ),
+        deletes=bool(raw["deletes"]),
+    )
+    _check(ledger)
     return ledger
 
 

@@ -153,7 +153,7 @@ def test_executors_that_see_another_folder(log: Log, submitted: Submitted):
     for name in ("archive", "again"):
         assert result[name].startswith("TargetError: "), result[name]
         assert "give --to a folder that driver and executors share" in result[name]
-    assert not list((target / "archive").glob("_offsets/*.json"))
+    assert not list((target / "archive").glob("_manifest/*.json"))
     assert result["snapshot"].startswith("TargetError: "), result["snapshot"]
     assert not [path for path in (target / "snapshots").glob("*") if not path.name.startswith(".")]
 

@@ -66,11 +66,11 @@ def _bytes(raw: bytearray | None) -> bytes | None:
 class ArchiveProcess:
     """The command, in a process group of its own together with its JVM."""
 
-    def __init__(self, brokers: str, topic: str, to: Path, *more: str) -> None:
+    def __init__(self, brokers: str, topic: str, to: Path, *more: str, place: str | None = None) -> None:
         self.to = to
         self.log = to.with_suffix(f".{time.monotonic_ns()}.log")
         command = [sys.executable, "-m", "spark_replay", "archive", "--brokers", brokers, "--topic", topic]
-        command += ["--to", str(to), "--master", "local[2]", *more]
+        command += ["--to", place or str(to), "--master", "local[2]", *more]
         command += [part for setting in QUICK for part in ("--spark-option", setting)]
         with self.log.open("w") as log, self.log.with_suffix(".out").open("w") as out:
             self.process = subprocess.Popen(
@@ -105,9 +105,19 @@ class ArchiveProcess:
         return json.loads(self.log.with_suffix(".out").read_text().splitlines()[-1])
 
 
-def batches(to: Path, log: str) -> set[int]:
-    """The batches in the checkpoint's log of `offsets` or `commits`."""
-    return {int(path.name) for path in (to / "_checkpoint" / log).glob("*") if path.name.isdigit()}
+def batches(to: Path) -> set[int]:
+    """The numbers of the entries of an archive's manifest."""
+    return {int(path.stem) for path in (to / "_manifest").glob("*.json") if path.stem.isdigit()}
+
+
+def attempts(to: Path) -> set[int]:
+    """The numbers of the batches that runs began to write."""
+    return {int(path.name[:8]) for path in (to / "data").glob("*")}
+
+
+def data_files(to: Path) -> list[Path]:
+    """The files of an archive, by name."""
+    return sorted((to / "data").glob("*/**/*.parquet"))
 
 
 def covered(spark: SparkSession, to: Path, topic: str) -> int:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,6 @@ from aiokafka.admin import AIOKafkaAdminClient
 from spark_replay import (
     ArchiveError,
     LogTooShortError,
-    ReadError,
     TargetError,
     UnknownTopicError,
     Wanted,
@@ -28,10 +28,10 @@ from spark_replay import (
     rebuild_state,
     write_rebuild,
 )
-from spark_replay.sources.archives import digested
+from spark_replay.archiving import _Run
 from spark_replay.sources.archives.archive import ArchiveSource
-from spark_replay.sources.archives.digested import write_digests
-from stores._files import crc32
+from spark_replay.sources.archives.folders import Folder
+from spark_replay.sources.archives.manifest import decode_entry, encode_entry
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
 from tests.spark.helpers import (
     NOW_MS,
@@ -45,7 +45,7 @@ from tests.spark.helpers import (
     random_transactions,
     write_log,
 )
-from tests.spark.sources.archives import ArchiveProcess, batches, covered, in_archive, in_topic
+from tests.spark.sources.archives import ArchiveProcess, attempts, batches, covered, data_files, in_archive, in_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,17 +88,120 @@ def test_changelogs_and_other_topics_run_after_run(spark: SparkSession, brokers:
     assert (again.batches, again.records, again.topics) == (0, 0, done.topics)
 
 
-def test_only_files_of_finished_batches_count(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
-    source = keep(spark, brokers, tmp_path / "to", log.topic)
-    [file, *_] = sorted((tmp_path / "to").glob("topic=*/day=*/*.parquet"))
-    shutil.copy(file, file.with_name("part-of-a-killed-batch.parquet"))
+def test_only_files_that_the_manifest_names_count(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
+    to = tmp_path / "to"
+    source = keep(spark, brokers, to, log.topic)
+    [file, *_] = data_files(to)
+    left = [file.with_name("part-of-a-killed-batch.parquet"), to / "data" / f"{0:08}-{'0' * 32}" / file.name]
+    planned = to / "data" / f"{1:08}-{'0' * 32}" / file.name
+    for path in (*left, planned):
+        path.parent.mkdir(exist_ok=True)
+        shutil.copy(file, path)
     assert in_archive(source) == in_topic(brokers, log.topic)
-    # without the list it would be read twice
-    shutil.rmtree(tmp_path / "to" / "_spark_metadata")
-    with pytest.raises(ArchiveError, match="has lost its _spark_metadata"):
+    [doubt] = source.doubts(source.describe().ends)
+    assert all(path.relative_to(to).as_posix() in doubt for path in left)
+    lines: list[str] = []
+    archive_topics(spark, Wanted(brokers=brokers, topics=(log.topic,)), to=to, tell=lines.append)
+    # another run may still name what it wrote for the next batch
+    assert ([path.exists() for path in left], planned.exists()) == ([False, False], True)
+    assert any("that its manifest doesn't name" in line for line in lines)
+    assert in_archive(source) == in_topic(brokers, log.topic)
+    shutil.rmtree(to / "_manifest")
+    with pytest.raises(ArchiveError, match="has lost its _manifest"):
         source.describe()
-    twice = spark.read.parquet(str(tmp_path / "to")).count()
-    assert twice > len(log.records)
+
+
+def test_small_files_are_rewritten_and_older_readers_go_on(spark: SparkSession, brokers: str, tmp_path: Path):
+    log = write_log(brokers, random_transactions(38, count=20, keys=40))
+    to, wanted = tmp_path / "to", Wanted(brokers=brokers, topics=(log.topic,))
+    for number in range(3):
+        asyncio.run(append(brokers, log, random_transactions(50 + number, count=20, keys=40)))
+        archive_topics(spark, wanted, to=to)
+    source = archive(spark, to, log.topic)
+    before = source.describe()
+    reader, many = source.records(before), data_files(to)
+    lines: list[str] = []
+    archive_topics(spark, wanted, to=to, compact=True, tell=lines.append)
+    assert f"rewrote {len(many)} files as {PARTITIONS}" in lines
+    assert source.describe() == before
+    assert len(source.manifest().files) == PARTITIONS
+    assert in_archive(source) == in_topic(brokers, log.topic)
+    # one that began before, and one that has read the older manifest
+    assert reader.count() == len(log.records)
+    # nothing is left to do, and what was replaced goes after a day
+    archive_topics(spark, wanted, to=to, compact=True)
+    assert len(source.manifest().files) == PARTITIONS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spark_replay.archiving._KEEP_MS", 0)
+        archive_topics(spark, wanted, to=to)
+    assert [path.relative_to(to).as_posix() for path in data_files(to)] == sorted(source.manifest().files)
+    asyncio.run(append(brokers, log, random_transactions(59, count=5, keys=40)))
+    archive_topics(spark, wanted, to=to)
+    assert in_archive(source) == in_topic(brokers, log.topic)
+
+
+def test_a_tail_reads_only_its_files(spark: SparkSession, brokers: str, tmp_path: Path):
+    log = write_log(brokers, random_transactions(39, count=20, keys=40))
+    to, wanted = tmp_path / "to", Wanted(brokers=brokers, topics=(log.topic,))
+    archive_topics(spark, wanted, to=to)
+    old, first = data_files(to), archive(spark, to, log.topic).describe().ends
+    asyncio.run(append(brokers, log, random_transactions(60, count=5, keys=40)))
+    archive_topics(spark, wanted, to=to)
+    source = archive(spark, to, log.topic)
+    tail = replace(source.describe(), starts=first)
+    # what isn't read isn't looked into either
+    for file in old:
+        file.write_bytes(bytes(file.stat().st_size))
+    rows = source.records(tail).collect()
+    assert sorted((row["partition"], row["offset"]) for row in rows) == sorted(
+        (write.partition, write.offset) for write in log.records if write.offset >= first[write.partition]
+    )
+    within = replace(tail, starts=tuple(start + 2 for start in first), ends=tuple(start + 5 for start in first))
+    rows = source.records(within).collect()
+    assert sorted((row["partition"], row["offset"]) for row in rows) == sorted(
+        (write.partition, write.offset)
+        for write in log.records
+        if first[write.partition] + 2 <= write.offset < first[write.partition] + 5
+    )
+    with pytest.raises(ArchiveError, match=rf"{log.topic} partition \d, offsets \d+ to \d+\) of .* isn't what was"):
+        source.records(source.describe())
+
+
+def test_a_time_is_looked_for_in_one_file_of_each_partition(spark: SparkSession, brokers: str, tmp_path: Path):
+    log = write_log(brokers, [])
+    to, wanted = tmp_path / "to", Wanted(brokers=brokers, topics=(log.topic,))
+    for number in range(3):
+        writes = (put(str(key), "x", timestamp_ms=NOW_MS + 1000 * number + key) for key in range(30))
+        asyncio.run(append(brokers, log, [Transaction(tuple(writes))]))
+        archive_topics(spark, wanted, to=to)
+    source = archive(spark, to, log.topic)
+    topic = source.describe()
+    for file in source.manifest().files.values():
+        if not NOW_MS + 1000 <= file.latest_ms < NOW_MS + 2000:
+            (to / file.name).write_bytes(bytes(file.bytes))
+    records = log.records
+    wanted_offsets = tuple(
+        min(w.offset for w in records if w.partition == number and w.timestamp_ms >= NOW_MS + 1015)
+        for number in range(PARTITIONS)
+    )
+    assert source.offsets_at(topic, NOW_MS + 1015) == wanted_offsets
+    assert source.offsets_at(topic, NOW_MS + 9999) == topic.ends
+    narrow = replace(topic, ends=wanted_offsets)
+    assert source.offsets_at(narrow, NOW_MS + 1015) == wanted_offsets
+
+
+def test_of_two_writers_one_is_refused(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
+    to = tmp_path / "to"
+    folder, wanted = Folder(spark, to), Wanted(brokers=brokers, topics=(log.topic,))
+    slow = _Run(spark, wanted, folder, threading.Event(), lambda line: None)
+    slow.begin()
+    keep(spark, brokers, to, log.topic)
+    with pytest.raises(TargetError, match=r"another run is archiving to .*/to: it wrote batch 0 first"):
+        slow.catch_up()
+    source = archive(spark, to, log.topic)
+    assert in_archive(source) == in_topic(brokers, log.topic)
+    keep(spark, brokers, to, log.topic)
+    assert len(list((to / "data").iterdir())) == 1
 
 
 @pytest.mark.nightly
@@ -116,7 +219,7 @@ def test_killed_in_a_batch_and_between_batches(
         return processes[-1]
 
     def is_in_a_batch() -> bool:
-        return bool(batches(to, "offsets") - batches(to, "commits") - {min(batches(to, "offsets"), default=0)})
+        return bool(attempts(to) - batches(to) - {0})
 
     seen: set[int] = set()
     for number, in_a_batch in enumerate((True, False, True)):
@@ -124,15 +227,15 @@ def test_killed_in_a_batch_and_between_batches(
         writer = threading.Thread(target=keep_writing, args=(brokers, log, 100 * number, stop))
         writer.start()
         try:
-            finished = batches(to, "commits")
-            process.wait_for(lambda done=finished: batches(to, "commits") - done, "finished batch")
+            finished = batches(to)
+            process.wait_for(lambda done=finished: batches(to) - done, "finished batch")
             condition = is_in_a_batch if in_a_batch else lambda: not is_in_a_batch()
             process.wait_for(condition, "batch" if in_a_batch else "pause")
         finally:
             process.kill()
             stop.set()
             writer.join()
-        seen |= batches(to, "offsets")
+        seen |= attempts(to)
     assert archive_topics(spark, Wanted(brokers=brokers, topics=(log.topic,)), to=to).complete
     assert len(seen) >= 4, seen
     source = archive(spark, to, log.topic)
@@ -285,9 +388,7 @@ def test_folders_that_are_no_archive(spark: SparkSession, brokers: str, log: Log
     keep(spark, brokers, tmp_path / "to", log.topic)
     with pytest.raises(UnknownTopicError, match=f"has no topic 'other', it has {log.topic}"):
         archive(spark, tmp_path / "to", "other").describe()
-    shutil.rmtree(tmp_path / "to" / "_checkpoint")
-    with pytest.raises(TargetError, match="has lost its _checkpoint"):
-        keep(spark, brokers, tmp_path / "to", log.topic)
+    keep(spark, brokers, tmp_path / "to", log.topic)
 
 
 def test_topics_that_are_not_there(spark: SparkSession, brokers: str, tmp_path: Path):
@@ -328,80 +429,79 @@ def archived(spark: SparkSession, brokers: str, tmp_path_factory: pytest.TempPat
 
 @pytest.fixture
 def archived_file(archived: ArchiveSource) -> Iterator[Path]:
-    """A file of it, which is as it was afterwards; without Hadoop's own checksum, which would tell of damage too."""
-    [file, *_] = sorted(Path(archived.where).glob("topic=*/day=*/*.parquet"))
+    """A file of it, which is as it was afterwards."""
+    [file, *_] = data_files(Path(archived.where))
     whole = file.read_bytes()
-    file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     yield file
     file.write_bytes(whole)
 
 
 @pytest.mark.parametrize(
-    ("damage", "error", "told"),
+    ("damage", "message"),
     [
-        (truncate, ArchiveError, r"\.parquet of the archive has \d+ bytes and was written with \d+"),
-        (Path.unlink, ArchiveError, r"\.parquet of the archive can't be read: No such file"),
-        (scramble, ArchiveError, r"\.parquet of the archive isn't what was written: its CRC-32"),
-        (flip_in_the_rows, ArchiveError, r"\.parquet of the archive isn't what was written: its CRC-32"),
-        (flip_in_the_footer, ArchiveError, r"\.parquet of the archive isn't what was written: its CRC-32"),
+        (truncate, r"has \d+ bytes and was written with \d+"),
+        (Path.unlink, r"the archive .* has lost data/"),
+        (scramble, r"isn't what was written: its digest is"),
+        (flip_in_the_rows, r"isn't what was written: its digest is"),
+        (flip_in_the_footer, r"isn't what was written: its digest is"),
     ],
 )
 def test_damaged_file(
-    archived: ArchiveSource,
-    archived_file: Path,
-    tmp_path: Path,
-    damage: Callable[[Path], None],
-    error: type[Exception],
-    told: str,
+    archived: ArchiveSource, archived_file: Path, tmp_path: Path, damage: Callable[[Path], None], message: str
 ):
     damage(archived_file)
-    with pytest.raises(error, match=told):
+    with pytest.raises(ArchiveError, match=message) as error:
         write_rebuild(archived, to=tmp_path / "rebuilt")
+    assert re.search(rf"{archived.topic} partition \d, offsets \d+ to \d+", str(error.value))
     assert not (tmp_path / "rebuilt").exists()
 
 
-@pytest.mark.nightly
-def test_checksums_of_pages_tell_of_damage_where_there_are_no_digests(
-    spark: SparkSession, brokers: str, tmp_path: Path
-):
-    writes = [put(str(number), f"a value that isn't found again {number}" * 9) for number in range(200)]
-    log = write_log(brokers, [Transaction(tuple(writes))])
-    source = keep(spark, brokers, tmp_path / "to", log.topic)
-    for digests in (tmp_path / "to").glob("topic=*/day=*/_digests"):
-        digests.unlink()
-    assert len(in_archive(source)) == 200
-    [file, *_] = sorted((tmp_path / "to").glob("topic=*/day=*/*.parquet"))
-    file.with_name(f".{file.name}.crc").unlink()
-    flip_in_the_rows(file)
-    with pytest.raises(ReadError, match=r"(?i)crc"):
-        write_rebuild(source, to=tmp_path / "rebuilt")
-
-
-@pytest.mark.nightly
-def test_a_line_of_digests_that_a_killed_run_began(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
-    source = keep(spark, brokers, tmp_path / "to", log.topic)
-    [file] = (tmp_path / "to").glob("topic=*/day=*/_digests")
-    whole = file.read_text()
-    file.write_text(whole[: len(whole) // 2])
-    write_digests(source.files())
-    assert digested._read(file.parent) == {
-        path.name: (crc32(path), path.stat().st_size) for path in file.parent.glob("*.parquet")
-    }
-
-
-@pytest.mark.nightly
-def test_damaged_lists(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
-    source = keep(spark, brokers, tmp_path / "to", log.topic)
-    shutil.move(tmp_path / "to", tmp_path / "moved")
-    with pytest.raises(ArchiveError, match="was written at another place"):
-        archive(spark, tmp_path / "moved", log.topic).describe()
-    shutil.move(tmp_path / "moved", tmp_path / "to")
-    source.describe()
-    for name in ("_spark_metadata/0", f"_offsets/{log.topic}.json"):
-        file = tmp_path / "to" / name
-        text = file.read_text()
-        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-        file.write_text(text[:-20])
-        with pytest.raises(ArchiveError, match=name.replace(".", r"\.")):
+def test_a_damaged_or_lost_entry_of_the_manifest(spark: SparkSession, brokers: str, tmp_path: Path):
+    log = write_log(brokers, random_transactions(40, count=10, keys=40))
+    to = tmp_path / "to"
+    for number in range(3):
+        asyncio.run(append(brokers, log, random_transactions(70 + number, count=5, keys=40)))
+        keep(spark, brokers, to, log.topic)
+    source, name = archive(spark, to, log.topic), "_manifest/000000000001.json"
+    # an archive may be moved
+    shutil.move(to, tmp_path / "moved")
+    assert in_archive(archive(spark, tmp_path / "moved", log.topic)) == in_topic(brokers, log.topic)
+    shutil.move(tmp_path / "moved", to)
+    file = to / name
+    text = file.read_text()
+    first, _ = decode_entry((to / "_manifest/000000000000.json").read_text())
+    entry, _ = decode_entry(text)
+    [part, *_] = entry.files.values()
+    again = encode_entry(replace(entry, made_ms=0), first)
+    hole = encode_entry(replace(entry, ledgers={}, files={}), first)
+    twice = encode_entry(
+        replace(
+            entry, files=entry.files | {"data/other": replace(part, name="data/other", first=part.last, records=1)}
+        ),
+        first,
+    )
+    for damaged, message in (
+        (text[:-20], "its CRC-32 is"),
+        (text.replace('"records"', '"recordz"'), "its CRC-32 is"),
+        (again, "doesn't follow the entry before"),
+        (hole, "has a hole between the offsets"),
+        (twice, rf"overlap: both have offset {part.last}"),
+        (None, "No such file"),
+    ):
+        file.unlink()
+        if damaged is not None:
+            file.write_text(damaged)
+            # the entry behind it follows whatever is there
+            _follow(to, 2, damaged if damaged in (hole, twice) else text)
+        with pytest.raises(ArchiveError, match=rf"_manifest/.*{message}"):
             source.describe()
         file.write_text(text)
+        _follow(to, 2, text)
+    assert in_archive(source) == in_topic(brokers, log.topic)
+
+
+def _follow(to: Path, number: int, before: str) -> None:
+    file = to / f"_manifest/{number:012}.json"
+    previous, _ = decode_entry(before)
+    entry, _ = decode_entry(file.read_text())
+    file.write_text(encode_entry(entry, previous))

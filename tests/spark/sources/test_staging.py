@@ -85,15 +85,26 @@ def test_folders_and_uris():
             local_folder(uri)
 
 
-@pytest.mark.parametrize("command", ["archive", "rebuild", "snapshot"])
+@pytest.mark.parametrize("command", ["rebuild", "snapshot"])
 def test_uris_are_refused_before_spark_starts(command: str):
-    options = ["--brokers", "127.0.0.1:1"]
-    options += ["--topic", "t", "--once"] if command == "archive" else ["--changelog", "app--store-changelog"]
+    options = ["--brokers", "127.0.0.1:1", "--changelog", "app--store-changelog"]
     options += ["--app", "app"] if command == "snapshot" else []
     result = CliRunner().invoke(main, [command, *options, "--to", "s3a://bucket/to"])
     assert result.exit_code == 2
     assert "Error: --to: s3a://bucket/to is a URI with the scheme s3a, which isn't supported" in result.stderr
     assert not Path("s3a:").exists()
+
+
+@pytest.mark.parametrize("place", ["s3a:/bucket/to", "s3a:to", "s3://bucket/to", "http://host/to", "s3a:///to"])
+def test_a_place_that_spark_does_not_write_to_is_refused(place: str):
+    for command in (
+        ["archive", "--brokers", "127.0.0.1:1", "--topic", "t", "--once", "--to", place],
+        ["rebuild", "--changelog", "app--store-changelog", "--to", "to", "--archive", place],
+    ):
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 2
+        assert f"{place} isn't supported: give a path, or a URI such as" in result.stderr
+    assert not any(Path(name).exists() for name in ("s3a:", "s3a:to", "s3:", "http:"))
 
 
 def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch):

@@ -38,7 +38,6 @@ PUT_TOGETHER = {
     "commit of APP:worker:w",
     "in answers with 503",
     "no manifest.json in",
-    "the _checkpoint of the archive",
 }
 """Pieces that the code puts together from texts of few words."""
 

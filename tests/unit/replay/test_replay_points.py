@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,13 +20,14 @@ from actors.replay.replay import Replayer
 from spark_replay.errors import InputError, PointError
 from spark_replay.fold.points import AsOf, find_offsets, point_at
 from spark_replay.recompute.plan import require_same_topics
-from spark_replay.sources.archives.ledger import Ledger, Read, decode_ledger, encode_ledger
+from spark_replay.sources.archives.ledger import Ledger, Read, ledger_fields, read_ledger
+from spark_replay.sources.archives.manifest import ArchiveFile, Manifest, decode_entry, encode_entry
 from spark_replay.sources.brokers.topic import CommittedOffset, Retention, Span, Topic
 from tests.examples import examples
 
 MINUTE_MS = 60_000
 TOPIC_ID = "00000000-0000-0000-0000-000000000007"
-EMPTY = Ledger(topic="t", topic_id="id", batch=-1, asked_ms=0, starts=(), spans=(), deletes=False)
+EMPTY = Ledger(topic="t", topic_id="id")
 
 
 @dataclass
@@ -71,7 +73,7 @@ class World:
             whole=not is_limited,
             retention=Retention(compacted=True, min_compaction_lag_ms=self.lag_ms),
         )
-        self.ledger = self.ledger.extended(self.ledger.batch + 1, read)
+        self.ledger = self.ledger.joined(self.ledger.batch(read))
 
     def topic(self) -> Topic:
         ledger = self.ledger
@@ -170,8 +172,7 @@ def test_without_spans_an_archive_would_be_believed_wrongly() -> None:
     world = play([("write", "a"), ("archive", None), ("write", "a"), ("write", "a"), ("compact", 0)], 0)
     world.archive(None)
     assert wrong(world, 2) == set()
-    world.ledger = EMPTY.extended(
-        0,
+    world.ledger = EMPTY.batch(
         Read(starts=(0,), ends=(3,), asked_ms=0, read_ms=0, whole=True, retention=Retention(False, 0)),
     )
     assert wrong(world, 2) == {"a"}
@@ -194,7 +195,7 @@ def test_the_end_of_a_batch_is_known() -> None:
 @given(STEPS)
 def test_a_ledger_reads_what_it_wrote(steps: list[tuple[str, object]]) -> None:
     ledger = play(steps, 0).ledger
-    assert decode_ledger(encode_ledger(ledger)) == ledger
+    assert read_ledger(json.loads(json.dumps(ledger_fields(ledger)))) == ledger
 
 
 def test_a_ledger_stays_small() -> None:
@@ -205,19 +206,74 @@ def test_a_ledger_stays_small() -> None:
     [spans] = world.ledger.spans
     assert (spans[0].start, spans[-1].end) == (0, 5000)
     assert len(spans) <= 1000
-    assert decode_ledger(encode_ledger(world.ledger)) == world.ledger
+    assert read_ledger(ledger_fields(world.ledger)) == world.ledger
     # whoever was written again in several batches that were put together isn't known, whatever is left of it
     assert spans[0].merged
     assert point_at(world.topic(), [spans[0].start + 1], [0]).hazards == ((1, spans[0].end),)
 
 
+def test_a_hole_or_an_overlap_between_batches_is_named() -> None:
+    ledger = play([("write", "a"), ("write", "b"), ("archive", None)], 0).ledger
+    for start, what in ((3, "a hole"), (1, "an overlap")):
+        later = Ledger(topic="t", topic_id="id", starts=(start,), spans=((Span(start, 4, True),),))
+        with pytest.raises(ValueError, match=f"t partition 0 has {what} between the offsets 2 and {start}"):
+            ledger.joined(later)
+    with pytest.raises(ValueError, match="t has the id other, and had id before"):
+        ledger.joined(replace(ledger, topic_id="other"))
+    with pytest.raises(ValueError, match="t has 0 partitions, and had 1 before"):
+        ledger.joined(EMPTY)
+
+
+def entry(*files: ArchiveFile) -> Manifest:
+    ledger = Ledger(topic="t", topic_id="id", starts=(0,), spans=((Span(0, 10, True),),))
+    return Manifest(number=0, ledgers={"t": ledger}, files={file.name: file for file in files})
+
+
+FILE = ArchiveFile(name="data/a", topic="t", partition=0, first=0, last=4, latest_ms=5, records=3, bytes=9, digest="d")
+
+
 @pytest.mark.parametrize(
-    "text",
-    ["", "{}", '{"format": 2}', encode_ledger(EMPTY).replace('"starts": []', '"starts": [0]')],
+    ("changes", "message"),
+    [
+        ({"first": 4}, r"data/a .* and data/b \(t partition 0, offsets 4 to 9\) overlap: both have offset 4"),
+        ({"last": 10}, r"data/b \(t partition 0, offsets 5 to 10\) with 3 records isn't in the offsets"),
+        ({"partition": 1}, "data/b .* isn't in the offsets"),
+        ({"records": 6}, "data/b .* with 6 records isn't in the offsets"),
+        ({"topic": "other"}, r"data/b \(other partition 0, .* isn't in the offsets"),
+    ],
 )
-def test_a_ledger_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        decode_ledger(text)
+def test_files_that_do_not_fit_the_offsets_are_named(changes: dict[str, Any], message: str) -> None:
+    other = replace(FILE, name="data/b", first=5, last=9)
+    entry(FILE, other).check(0)
+    with pytest.raises(ValueError, match=message):
+        entry(FILE, replace(other, **changes)).check(0)
+
+
+def test_an_entry_of_a_manifest_is_read_or_refused() -> None:
+    text = encode_entry(entry(FILE), Manifest(crc=7))
+    decoded, previous = decode_entry(text)
+    assert (replace(decoded, crc=0), previous) == (entry(FILE), 7)
+    for damaged in ("", "{}", text[:-3], text.replace('"first": 0', '"first": 1')):
+        with pytest.raises(ValueError, match="its CRC-32 is"):
+            decode_entry(damaged)
+    for name in ("../a", "data/../../a", "/a"):
+        with pytest.raises(ValueError, match="leads out of the archive"):
+            decode_entry(encode_entry(entry(replace(FILE, name=name)), Manifest()))
+
+
+def test_every_50th_entry_has_all_files() -> None:
+    manifest = Manifest()
+    for number in range(60):
+        ledger = Ledger(topic="t", topic_id="id", starts=(number,), spans=((Span(number, number + 1, True),),))
+        file = replace(FILE, name=f"data/{number}", first=number, last=number, records=1)
+        batch = manifest.batch(0, [ledger], [file])
+        batch.check(number)
+        manifest = batch if batch.whole == batch.number else manifest.joined(batch)
+    assert (manifest.whole, len(manifest.files), len(batch.files)) == (50, 60, 1)
+    new = replace(FILE, name="data/new", last=59, records=60)
+    compacted = manifest.compacted(5, manifest.files.values(), [new])
+    compacted.check(60)
+    assert (compacted.whole, list(compacted.files), len(compacted.replaced)) == (60, ["data/new"], 60)
 
 
 def test_offsets_of_another_topic_are_refused_with_both_ids() -> None:
@@ -257,11 +313,9 @@ def test_a_recompute_of_topics_that_were_made_anew_is_refused() -> None:
 
 @pytest.mark.parametrize("spans", ["[[0, 5], [6, 7]]", "[[0, 5], [4, 7]]", "[[1, 5]]"])
 def test_a_ledger_with_gaps_or_overlaps(spans: str) -> None:
-    text = encode_ledger(EMPTY).replace(
-        '"starts": [], "deletes": false, "spans": []', f'"starts": [0], "deletes": false, "spans": [{spans}]'
-    )
+    raw = ledger_fields(EMPTY) | {"starts": [0], "spans": [json.loads(spans)]}
     with pytest.raises(ValueError, match="partition 0 has a gap or an overlap"):
-        decode_ledger(text)
+        read_ledger(raw)
 
 
 def test_points_that_are_told(tmp_path) -> None:

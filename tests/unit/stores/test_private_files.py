@@ -9,7 +9,7 @@ import pytest
 
 from spark_replay.errors import TargetError
 from spark_replay.report.html import write_page
-from spark_replay.sources.archives.digested import ArchiveFile, write_digests
+from spark_replay.sources.archives.folders import _link
 from spark_replay.sources.staging import NEW, replacing
 from stores._core.record import Position
 from stores._files import make_folder
@@ -103,11 +103,11 @@ def test_what_spark_wrote_is_closed_when_it_takes_its_place(tmp_path):
     assert modes(tmp_path / "to") == {".": 0o700, "file": 0o600}
 
 
-def test_files_of_an_archive_are_closed_when_a_batch_is_written_down(tmp_path):
-    file = tmp_path / "part-0.parquet"
-    file.write_text("records")
-    write_digests([ArchiveFile(file.as_uri(), file.stat().st_size)])
-    assert modes(tmp_path) | {".": 0} == {".": 0, "part-0.parquet": 0o600, "_digests": 0o600}
+def test_an_entry_of_a_manifest_appears_closed_and_once(tmp_path):
+    for is_new, text in ((True, "one"), (False, "two")):
+        assert _link(tmp_path / "_manifest" / "0.json", text) is is_new
+    assert modes(tmp_path) | {".": 0} == {".": 0, "_manifest": 0o700, "_manifest/0.json": 0o600}
+    assert (tmp_path / "_manifest" / "0.json").read_text() == "one"
 
 
 def test_reports_are_closed_also_where_older_ones_were_open(tmp_path):
