@@ -66,7 +66,7 @@ from spark_replay import archiving, printing
 from spark_replay.comparison import live, writers
 from spark_replay.errors import ReplayError
 from spark_replay.fold import points
-from spark_replay.fold.rebuild import SUMMARY, read_summary
+from spark_replay.fold.rebuilt import SUMMARY, read_summary
 from spark_replay.recompute import plan as recompute_plan
 from spark_replay.sources.archives.archive import _listed
 from spark_replay.sources.archives.ledger import Ledger, decode_ledger, encode_ledger
@@ -150,7 +150,22 @@ _SNAPSHOT = snapshot.SnapshotManifest(
 )  # fmt: skip
 _SPANS = ((Span(0, 5, exact=True),),)
 _LEDGER = Ledger(topic="t", topic_id="i", batch=1, asked_ms=2, starts=(0,), spans=_SPANS, deletes=False)
-_SUMMARY = {"changelog": "c", "partitions": [{"partition": 0, "end_offset": 5, "as_of_ms": 1}]}
+_SUMMARY = {
+    "version": 1,
+    "changelog": "c",
+    "topic_id": "",
+    "as_of": "latest",
+    "as_of_ms": 1,
+    "keys": 2,
+    "records": 3,
+    "without_metadata": 0,
+    "unknown": 0,
+    "undecodable": None,
+    "seconds": 0.1,
+    "format": "parquet",
+    "partitions": [{"partition": 0, "start_offset": 0, "end_offset": 5, "as_of_ms": 1, "keys": 2}],
+    "layers": [{"folder": "", "ends": [5], "rows": 2, "files": {"partition=0/a.parquet": [1, 2]}}],
+}
 _PLAN = 'v1\n{"batchTimestampMs": 1}\n{"t": {"0": 5}}'
 _LIVE = (
     '{"results": [{"key": "aw==", "value": "dg==", "expires_at_ms": null, "partition": 0}],'

@@ -42,7 +42,7 @@ class LocalFolder(click.ParamType):
         try:
             return local_folder(value)
         except ReplayError as error:
-            raise Failure(f"--to: {error}") from error
+            raise Failure(f"{param.opts[0] if param else self.name}: {error}") from error
 
 
 class Pair(click.ParamType):

@@ -14,6 +14,7 @@ from spark_replay.cli.live import Live, live_options
 from spark_replay.cli.options import (
     Failure,
     Given,
+    LocalFolder,
     command_line,
     html_option,
     json_option,
@@ -60,6 +61,12 @@ _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `reb
     default="key",
     show_default=True,
     help="Partitions of keys: those that murmur2 gives them, or any. Exports state their own.",
+)
+@click.option(
+    "--incremental",
+    type=LocalFolder(),
+    metavar="DIR",
+    help="A rebuild from before --against: of the log only what lies behind it is read.",
 )
 @click.option("--invariants", is_flag=True, help="Check the log itself too, as `check` does.")
 @click.option(
@@ -126,6 +133,8 @@ def _require_one_side(options: dict[str, Any]) -> None:
         raise click.UsageError(
             "--as-of and --metadata go with another log: a folder or a worker has a point of its own"
         )
+    if options["against"] is None and options["incremental"] is not None:
+        raise click.UsageError("--incremental goes with --against DIR")
     if options["against"] is None and options["invariants"]:
         raise click.UsageError("--invariants goes with --against DIR; `check` checks a log alone")
     if Live.of(options).is_given and not urls:
@@ -141,7 +150,13 @@ def _compare(source: Source, given: Given, options: dict[str, Any]) -> Report:
 
         placement = options["placement"]
         asked = Asked(placement=placement) if options["invariants"] else None
-        return validate_exports(source, against=options["against"], placement=placement, invariants=asked)
+        return validate_exports(
+            source,
+            against=options["against"],
+            placement=placement,
+            invariants=asked,
+            base=options["incremental"],
+        )
     if options["live"]:
         return _compare_live(source, options)
     from spark_replay.comparison.diff import validate_states

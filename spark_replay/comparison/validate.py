@@ -39,13 +39,15 @@ from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.exports import open_side
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, Finding, find_violations, writers
-from spark_replay.comparison.judging import FINE, compared_fields, held_point, judge
+from spark_replay.comparison.judging import FINE, compared_fields, held_point, judge, logged, logged_since
 from spark_replay.comparison.live import Workers, open_live
 from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.comparison.writers import find_foreign
 from spark_replay.errors import ExportError, LogTooShortError
+from spark_replay.fold.extending import Base
 from spark_replay.fold.fold import first_ten
 from spark_replay.fold.points import point_at
+from spark_replay.fold.rebuilt import require_sound
 from spark_replay.fold.settled import settle
 from spark_replay.fold.windows import NO_WINDOWS, WindowLog, folded_windows, held_windows
 from spark_replay.sources.base import Source
@@ -62,7 +64,12 @@ atexit.register(_open.close)
 
 
 def validate_exports(
-    source: Source, *, against: Path, placement: str = "key", invariants: Asked | None = None
+    source: Source,
+    *,
+    against: Path,
+    placement: str = "key",
+    invariants: Asked | None = None,
+    base: Path | None = None,
 ) -> Report:
     """Compare what workers hold with their changelog.
 
@@ -72,9 +79,13 @@ def validate_exports(
         placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
             `task`; exports state it themselves.
         invariants: What to check of the log besides, with the placement that is held; None: nothing.
+        base: A rebuild of the changelog from before the held positions: only what the log has behind it is read. Damage
+            before it is seen in last writes alone, and of a key that had expired then nothing is compared.
 
     Raises:
         ExportError: The folder can't be read or isn't of this changelog.
+        PointError: A position is before the one of `base`.
+        WrongTopicError: `base` is of another topic.
         LogTooShortError: A position lies outside the log.
         ReadError: Spark couldn't read a side to its end.
         ToolMissingError: It holds data folders, and rocksdict isn't installed.
@@ -82,11 +93,15 @@ def validate_exports(
     """
     started = time.monotonic()
     described = source.describe()
+    earlier = None if base is None else Base.of(base)
+    if earlier is not None:
+        earlier.require_of(described)
+        require_sound(earlier.folder, earlier.rebuilt)
     with open_side(against, described, placement=placement) as state:
         # a worker that goes on writing while its folder is read is ahead of what was asked for before
         described = source.describe()
         require_comparable(state, described)
-        judged, summary = _compare(source, described, state)
+        judged, summary = _compare(source, described, state, earlier)
         _require_read(summary, state)
     owned = [part for part in state.parts if part.epoch is not None]
     foreign = find_foreign(source, owned, only_behind=invariants is None)
@@ -217,9 +232,9 @@ class _Judged:
     windows: WindowLog
 
 
-def _compare(source: Source, topic: Topic, held: Held) -> tuple[_Judged, Summary]:
+def _compare(source: Source, topic: Topic, held: Held, base: Base | None = None) -> tuple[_Judged, Summary]:
     with reading(f"{source} or the {held.kind} in {held.where}"):
-        judged = _judged(source, topic, held)
+        judged = _judged(source, topic, held) if base is None else _judged_since(base, source, topic, held)
         return judged, _summarised(judged.rows, lambda: _explained(source, held, judged))
 
 
@@ -239,7 +254,26 @@ def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
         settled = settle(source, topic, held_point(topic, held), to_the_end=True)
         # What the log had of the row at the held position, compaction may have taken since.
         windows = folded_windows(settled.folded, topic).or_else(held_windows(kept, topic))
-    return _Judged(judge(settled.folded, settled.point, held, kept, windows=windows), settled.topic, windows)
+    return _Judged(judge(logged(settled.folded), settled.point, held, kept, windows=windows), settled.topic, windows)
+
+
+def _judged_since(base: Base, source: Source, topic: Topic, held: Held) -> _Judged:
+    kept, state, point = held.read(source.spark), base.rows(source.spark), held_point(topic, held)
+    base.require_before(topic, point)
+    settled = settle(source, topic, point, to_the_end=True, since=base.ends)
+    base.require_deletes_kept(source, settled)
+    windows = folded_windows(settled.folded, topic)
+    windows = windows.or_else(held_windows(state, topic)).or_else(held_windows(kept, topic))
+    rows = judge(
+        logged_since(state, settled.folded, settled.point),
+        settled.point,
+        held,
+        kept,
+        windows=windows,
+        expired_ms=base.times_ms,
+    )
+    # causes are looked for in all of the log
+    return _Judged(rows, replace(settled.topic, starts=topic.starts), windows)
 
 
 def _summarised(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
