@@ -110,7 +110,7 @@ def differences(left: str, right: str, names: Sequence[str]) -> Column:
 def logged(folded: DataFrame, *more: str) -> DataFrame:
     """Return `last_writes` with `log` for `last`: a struct of `CONTENT_AND_METADATA` and `offset`, or null."""
     fields = {"value": F.col("last.value")} | metadata_fields(F.col("last.metadata")) | {"offset": F.col("last.offset")}
-    log = F.struct(*(column.alias(name) for name, column in fields.items()))
+    log = F.struct(*(fields[name].alias(name) for name in (*CONTENT_AND_METADATA, "offset")))
     return folded.select(
         "partition",
         "key",

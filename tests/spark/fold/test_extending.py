@@ -294,8 +294,15 @@ KILLS = (
 
 @pytest.mark.parametrize(("where", "name", "number"), KILLS)
 def test_a_killed_run_leaves_the_old_state_or_the_new_one(
-    spark: SparkSession, log: MemorySource, base: Path, where: Any, name: str, number: int
+    spark: SparkSession,
+    log: MemorySource,
+    base: Path,
+    where: Any,
+    name: str,
+    number: int,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(extending, "LARGEST_SHARE", 0)
     old = rows(spark, base)
     options: dict[str, Any] = {"to": base, "base": base, "overwrite": True, "as_of_ms": NOW_MS + 1}
     with pytest.MonkeyPatch.context() as patch:
