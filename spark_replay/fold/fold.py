@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.sources.changelog import metadata_fields
+from spark_replay.sources.changelog import expiry, metadata_fields
 from spark_replay.sources.columns import by_partition
 from stores._core.record import NEVER
 
@@ -118,8 +118,8 @@ def merged(older: DataFrame, newer: DataFrame) -> DataFrame:
 
 def live(folded: DataFrame, as_of_ms: int | Sequence[int]) -> DataFrame:
     """Return the rows of `fields` less tombstones and what has expired at `as_of_ms` (one, or by partition)."""
-    now = F.lit(as_of_ms) if isinstance(as_of_ms, int) else by_partition(as_of_ms)
-    return fields(folded).where(F.col("value").isNotNull() & ~expired(F.col("expires_at_ms"), now))
+    is_written = F.col("last.value").isNotNull()
+    return fields(folded.where(is_written & ~_is_over(expiry(F.col("last.metadata")), as_of_ms)))
 
 
 def fields(folded: DataFrame) -> DataFrame:
@@ -141,6 +141,15 @@ def fields(folded: DataFrame) -> DataFrame:
         F.col("last.offset").alias("offset"),
         metadata["input"].alias("input"),
     )
+
+
+def _is_over(expiry: Column, as_of_ms: int | Sequence[int]) -> Column:
+    """Return `expired` of the bytes of an expiry: Spark filters before it joins, and a number costs too much there."""
+    times = [as_of_ms] if isinstance(as_of_ms, int) else as_of_ms
+    now = F.array(*(F.lit(time_ms.to_bytes(8, "big")) for time_ms in times))
+    at = F.get(now, F.lit(0) if isinstance(as_of_ms, int) else F.col("partition"))
+    is_negative = expiry >= F.lit(b"\x80" + bytes(7))
+    return F.coalesce((expiry != F.lit(bytes(8))) & (is_negative | (expiry <= at)), F.lit(False))
 
 
 def expired(expires_at_ms: Column, now_ms: Column) -> Column:
