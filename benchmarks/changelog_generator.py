@@ -3,7 +3,8 @@
 What record number n is (its key, value, metadata, whether it is a tombstone) follows from n and the seed alone. So the
 last committed number of each key says what the state is; nothing that was written has to be remembered.
 
-* Keys: about 1 / rank (Zipf with the exponent 1), half as many names as records; the first takes about one in 20.
+* Keys: about 1 / rank (Zipf with the exponent 1), half as many names as records if nothing else is asked for; the first
+  takes about one in 20.
 * One record in 20 is a tombstone. Of the others one in 10 has expired at `NOW_MS`, one in 5 expires later.
 * Owners: the epoch goes up by one seven times, the source offset with every record.
 * Transactions of 10,000 records; one in 50 is aborted.
@@ -78,15 +79,17 @@ class Shape:
     Attributes:
         records: How many are written, aborted ones too; from 200,000 on there is a segment to compact.
         seed: Another seed, another log.
+        keys: How many keys there may be; 0: half as many as records.
     """
 
     records: int
     seed: int = 1
+    keys: int = 0
 
     @property
     def names(self) -> int:
         """How many keys there may be; most of the rare ones never come."""
-        return max(2, self.records // 2)
+        return max(2, self.keys or self.records // 2)
 
     def of(self, numbers: Numbers) -> Records:
         """Return the records with these numbers."""

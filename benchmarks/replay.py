@@ -3,6 +3,8 @@
 Each measurement is a process of its own, so that its JVM's memory is its own too. Each rebuild is checked against the
 state that the generator knows (keys, and the sum of the rows' CRC-32), each validation against the same state as a
 worker would have exported it. The last line is JSON.
+
+`--lean` measures something else, see `benchmarks.replay_lean`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +25,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from benchmarks import replay_lean
 from benchmarks.changelog_generator import BROKER, NOW_MS, PARTITIONS, Shape, write_changelog, write_state
 from benchmarks.peers.broker import delete_topics, ends, start_cluster
 from benchmarks.peers.tables import Table, write_readme
+from benchmarks.replay_lean import ratios, stages
 from dev.kafka import Cluster
 
 if TYPE_CHECKING:
@@ -41,7 +45,7 @@ class Task:
     """What a process is to measure.
 
     Attributes:
-        what: `archive`, `rebuild` or `validate`.
+        what: `archive`, `rebuild`, `validate` or `lean`.
         source: `kafka` or `archive`.
         brokers: The broker.
         topic: The changelog.
@@ -96,7 +100,11 @@ class Measured:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--sizes", default="1000000,5000000,20000000", show_default=True, help="Records, separated by commas.")
+@click.option(
+    "--sizes", help="Records, separated by commas. Default: 1, 5 and 20 million; with --lean 4 and 8 million."
+)
+@click.option("--keys", default=0, help="How many keys there may be. Default: half as many as records.")
+@click.option("--lean", is_flag=True, help="The CPU of a rebuild, of the leanest jobs, and of a rebuild from another.")
 @click.option("--repeat", default=1, show_default=True)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--spark-option", "options", multiple=True, metavar="NAME=VALUE", help="A setting of Spark.")
@@ -104,20 +112,33 @@ class Measured:
 @click.option("--quick", is_flag=True, help="200,000 records, to see that it works.")
 @click.pass_context
 def main(
-    ctx: click.Context, sizes: str, repeat: int, seed: int, options: Sequence[str], write: bool, quick: bool
+    ctx: click.Context,
+    *,
+    sizes: str | None,
+    keys: int,
+    lean: bool,
+    repeat: int,
+    seed: int,
+    options: Sequence[str],
+    write: bool,
+    quick: bool,
 ) -> None:
     """Measure rebuild and validate."""
     if ctx.invoked_subcommand:
         return
     settings = dict(option.split("=", 1) for option in options)
+    sizes = sizes or ("4000000,8000000" if lean else "1000000,5000000,20000000")
     wanted = [200_000] if quick else [int(size.replace("_", "")) for size in sizes.split(",")]
+    shapes = [Shape(records=size, seed=seed, keys=keys) for size in wanted]
+    if lean:
+        _measure_lean(shapes, settings)
+        return
     found: list[Measured] = []
     folder = Path(tempfile.mkdtemp(prefix="bench-replay-"))
     try:
         with start_cluster(folder, overrides=BROKER) as cluster:
-            for size in wanted:
-                shape = Shape(records=size, seed=seed)
-                found += _measure_all(cluster, shape, folder / f"{size}", settings, repeat)
+            for shape in shapes:
+                found += _measure_all(cluster, shape, folder / f"{shape.records}", settings, repeat)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     table = _table(found)
@@ -147,7 +168,26 @@ def measure(task: str, began_s: float) -> None:
     click.echo(json.dumps(result))
 
 
-def _measure_all(cluster: Cluster, shape: Shape, folder: Path, settings: dict[str, str], repeat: int) -> list[Measured]:
+def _measure_lean(shapes: Sequence[Shape], settings: dict[str, str]) -> None:
+    results = []
+    folder = Path(tempfile.mkdtemp(prefix="bench-replay-"))
+    try:
+        for shape in shapes:
+            # the broker is gone when the jobs are measured
+            with start_cluster(folder / f"broker-{shape.records}", overrides=BROKER) as cluster:
+                task = _written(cluster, shape, folder / f"{shape.records}", settings)
+                _run(task)
+            result = _run(replace(task, what="lean", source="archive"))["records"]
+            results.append(result)
+            _progress.print(f"{shape.records:,} records: {json.dumps(result)}", highlight=False)
+            shutil.rmtree(task.folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    click.echo(json.dumps(ratios(results[0], results[-1]) | {"logs": results}))
+
+
+def _written(cluster: Cluster, shape: Shape, folder: Path, settings: dict[str, str]) -> Task:
+    """Write a changelog, and return the task that archives it."""
     topic = f"bench-state-changelog-{shape.records}"
     began_s = time.monotonic()
     asyncio.run(write_changelog(cluster, topic, shape))
@@ -155,7 +195,7 @@ def _measure_all(cluster: Cluster, shape: Shape, folder: Path, settings: dict[st
     at = asyncio.run(ends(cluster.bootstrap, topic))
     positions = [at[number] for number in range(PARTITIONS)]
     state = write_state(shape, folder / "exports", topic=topic, topic_id="", positions=positions)
-    task = Task(
+    return Task(
         what="archive",
         source="kafka",
         brokers=cluster.bootstrap,
@@ -165,19 +205,27 @@ def _measure_all(cluster: Cluster, shape: Shape, folder: Path, settings: dict[st
         keys=state.keys,
         checksum=state.checksum,
     )
+
+
+def _measure_all(cluster: Cluster, shape: Shape, folder: Path, settings: dict[str, str], repeat: int) -> list[Measured]:
+    task = _written(cluster, shape, folder, settings)
     found = [_measured(task, shape)]
     for _ in range(repeat):
         for source in ("kafka", "archive"):
             found += [_measured(replace(task, what=what, source=source), shape) for what in ("rebuild", "validate")]
-    asyncio.run(delete_topics(cluster.bootstrap, topic))
+    asyncio.run(delete_topics(cluster.bootstrap, task.topic))
     shutil.rmtree(folder)
     return found
 
 
-def _measured(task: Task, shape: Shape) -> Measured:
+def _run(task: Task) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.replay", "measure", json.dumps(asdict(task)), str(time.time())]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    result = json.loads(done.stdout.splitlines()[-1])
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _measured(task: Task, shape: Shape) -> Measured:
+    result = _run(task)
     one = Measured(what=task.what, source=task.source, written=shape.records, keys=task.keys, **result)
     _progress.print(
         f"{one.what} from {one.source}: {one.records:,} records in {one.seconds:.1f} s, {one.records_per_s:,.0f}/s",
@@ -217,7 +265,16 @@ def _validate(spark: SparkSession, task: Task) -> int:
     return found.records
 
 
-_DO = {"archive": _archive, "rebuild": _rebuild, "validate": _validate}
+def _lean(spark: SparkSession, task: Task) -> dict[str, Any]:
+    return replay_lean.measure(spark, Path(task.folder), task.topic)
+
+
+_DO: dict[str, Callable[[SparkSession, Task], Any]] = {
+    "lean": _lean,
+    "archive": _archive,
+    "rebuild": _rebuild,
+    "validate": _validate,
+}
 
 
 def _check_rebuild(spark: SparkSession, task: Task) -> None:
@@ -235,12 +292,7 @@ def _check_rebuild(spark: SparkSession, task: Task) -> None:
 def _used(spark: SparkSession) -> dict[str, int]:
     """Ask Spark what its tasks wrote, and Linux how much memory the JVM had at most."""
     jvm: Any = spark._jvm
-    gateway: Any = spark.sparkContext._gateway
-    context = spark.sparkContext._jsc.sc()
-    context.listenerBus().waitUntilEmpty()
-    none = jvm.java.util.ArrayList()
-    stages = context.statusStore().stageList(none, False, False, gateway.new_array(jvm.double, 0), none)
-    each = [stages.apply(number) for number in range(stages.size())]
+    each = stages(spark)
     status = Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/status").read_text()
     peak_kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     return {

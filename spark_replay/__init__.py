@@ -53,7 +53,8 @@ if TYPE_CHECKING:
     )
     from spark_replay.fold.placement import home_partition, murmur2
     from spark_replay.fold.points import AsOf
-    from spark_replay.fold.rebuild import Rebuilt, read_rebuild, rebuild_state, unknown_keys, write_rebuild
+    from spark_replay.fold.rebuild import rebuild_state, unknown_keys, write_rebuild
+    from spark_replay.fold.rebuilt import Rebuilt, read_rebuild
     from spark_replay.recompute.plan import Recompute, plan_recompute
     from spark_replay.recompute.recompute import recompute_actor, recompute_keys
     from spark_replay.recompute.report import Recomputed
@@ -133,7 +134,8 @@ _NAMES = {
     "comparison.validate": "compare_exports explain_exports validate_exports validate_live validate_log",
     "fold.placement": "home_partition murmur2",
     "fold.points": "AsOf",
-    "fold.rebuild": "Rebuilt read_rebuild rebuild_state unknown_keys write_rebuild",
+    "fold.rebuild": "rebuild_state unknown_keys write_rebuild",
+    "fold.rebuilt": "Rebuilt read_rebuild",
     "recompute.plan": "Recompute plan_recompute",
     "recompute.recompute": "recompute_actor recompute_keys",
     "recompute.report": "Recomputed",

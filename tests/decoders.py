@@ -66,7 +66,7 @@ from spark_replay import printing
 from spark_replay.comparison import live, writers
 from spark_replay.errors import ReplayError
 from spark_replay.fold import points
-from spark_replay.fold.rebuild import SUMMARY, read_summary
+from spark_replay.fold.rebuilt import SUMMARY, read_summary
 from spark_replay.recompute import plan as recompute_plan
 from spark_replay.sources.archives.ledger import Ledger
 from spark_replay.sources.archives.manifest import ArchiveFile, Manifest, decode_entry, encode_entry
@@ -152,7 +152,22 @@ _SPANS = ((Span(0, 5, exact=True),),)
 _LEDGER = Ledger(topic="t", topic_id="i", asked_ms=2, starts=(0,), spans=_SPANS, deletes=False)
 _FILE = ArchiveFile(name="data/a", topic="t", partition=0, first=1, last=2, latest_ms=5, records=2, bytes=3, digest="d")
 _ENTRY = encode_entry(Manifest(number=0, ledgers={"t": _LEDGER}, files={_FILE.name: _FILE}), Manifest())
-_SUMMARY = {"changelog": "c", "partitions": [{"partition": 0, "end_offset": 5, "as_of_ms": 1}]}
+_SUMMARY = {
+    "version": 1,
+    "changelog": "c",
+    "topic_id": "",
+    "as_of": "latest",
+    "as_of_ms": 1,
+    "keys": 2,
+    "records": 3,
+    "without_metadata": 0,
+    "unknown": 0,
+    "undecodable": None,
+    "seconds": 0.1,
+    "format": "parquet",
+    "partitions": [{"partition": 0, "start_offset": 0, "end_offset": 5, "as_of_ms": 1, "keys": 2}],
+    "layers": [{"folder": "", "ends": [5], "rows": 2, "files": {"partition=0/a.parquet": [1, 2]}}],
+}
 _LIVE = (
     '{"results": [{"key": "aw==", "value": "dg==", "expires_at_ms": null, "partition": 0}],'
     ' "positions": {"0": {"changelog_offset": 1, "epoch": 2}}}'

@@ -40,7 +40,7 @@ class LocalFolder(click.ParamType):
         try:
             return local_folder(value)
         except ReplayError as error:
-            raise Failure(f"--to: {error}") from error
+            raise Failure(f"{param.opts[0] if param else self.name}: {error}") from error
 
 
 class Place(click.ParamType):

@@ -22,7 +22,7 @@ from spark_replay.session import require_pyspark
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spark_replay.fold.rebuild import Rebuilt
+    from spark_replay.fold.rebuilt import Rebuilt
 
 
 @click.command()
@@ -49,8 +49,17 @@ if TYPE_CHECKING:
     help="The app whose changelog this is: its codecs add the columns key_json and value_json.",
 )
 @click.option("--format", "file_format", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True)
+@click.option(
+    "--from",
+    "base",
+    type=LocalFolder(),
+    metavar="DIR",
+    help="An earlier rebuild, which may be that in --to: only what the log has behind it is read.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing rebuild.")
-def rebuild(to: Path, as_of: str, app: str | None, file_format: str, overwrite: bool, **options: Any) -> Outcome:
+def rebuild(
+    to: Path, as_of: str, app: str | None, file_format: str, base: Path | None, overwrite: bool, **options: Any
+) -> Outcome:
     """Write the state that a changelog stands for at a point.
 
     Each row is a key: partition, key, value, source_offset, epoch, expires_at_ms, offset. Deleted keys, and keys that
@@ -65,6 +74,8 @@ def rebuild(to: Path, as_of: str, app: str | None, file_format: str, overwrite: 
     python -m spark_replay rebuild --brokers 127.0.0.1:9092 --changelog shop--spent-changelog --to rebuilt
     python -m spark_replay rebuild --archive archive --changelog shop--spent-changelog \\
         --as-of timestamp:2026-01-31T12:00:00Z --app shop --to before-the-incident
+    python -m spark_replay rebuild --brokers 127.0.0.1:9092 --changelog shop--spent-changelog --from rebuilt \\
+        --to rebuilt --overwrite
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     shared = Given.of(options)
     with failing():
@@ -73,13 +84,16 @@ def rebuild(to: Path, as_of: str, app: str | None, file_format: str, overwrite: 
 
         point = AsOf.parse(as_of)
     with running(shared.with_delta() if file_format == "delta" else shared) as run:
-        from spark_replay.fold.rebuild import SUMMARY, write_rebuild
+        from spark_replay.fold.rebuild import write_rebuild
+        from spark_replay.fold.rebuilt import SUMMARY
         from spark_replay.sources.staging import require_replaceable
 
         require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
         source = run.source()
         with run.progress(f"rebuild {source.topic}"):
-            done = write_rebuild(source, to=to, overwrite=overwrite, as_of=point, app=app, file_format=file_format)
+            done = write_rebuild(
+                source, to=to, overwrite=overwrite, as_of=point, app=app, file_format=file_format, base=base
+            )
     _tell(done, run.console)
     return Outcome(totals=done.totals, content=asdict(done))
 

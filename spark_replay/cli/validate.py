@@ -14,6 +14,7 @@ import click
 from spark_replay.cli.live import Live, live_options
 from spark_replay.cli.options import (
     Given,
+    LocalFolder,
     Run,
     command_line,
     html_option,
@@ -60,6 +61,12 @@ _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `reb
     default="key",
     show_default=True,
     help="Partitions of keys: those that murmur2 gives them, or any. Exports state their own.",
+)
+@click.option(
+    "--incremental",
+    type=LocalFolder(),
+    metavar="DIR",
+    help="A rebuild from before --against: of the log only what lies behind it is read.",
 )
 @click.option("--invariants", is_flag=True, help="Check the log itself: too, or alone without another side.")
 @click.option("--put-if-absent", is_flag=True, help="The store is written by put_if_absent only: no key may change.")
@@ -153,6 +160,8 @@ def _require_one_side(options: dict[str, Any]) -> None:
         raise click.UsageError("--put-if-absent, --outputs and --input go with --invariants")
     if bool(options["outputs"]) != bool(options["inputs"]):
         raise click.UsageError("--outputs and --input go together")
+    if options["against"] is None and options["incremental"] is not None:
+        raise click.UsageError("--incremental goes with --against DIR")
     if Live.of(options).is_given and not urls:
         raise click.UsageError("--live-token-file, --live-ca and --live-certificate go with --live")
     if bool(urls) != has_store or (options["sample"] is not None and not urls):
@@ -173,6 +182,7 @@ def _compare(
             placement=options["placement"],
             invariants=asked,
             progress=copied.__setitem__,
+            base=options["incremental"],
         )
     if workers is not None:
         names = ("store", "sample", "placement")

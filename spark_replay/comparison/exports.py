@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.comparison.held import Held, Part
 from spark_replay.errors import ExportError, ToolMissingError
 from spark_replay.fold.points import now_ms
-from spark_replay.fold.rebuild import SUMMARY, read_rebuild, read_summary
+from spark_replay.fold.rebuilt import SUMMARY, read_rebuild, read_summary
 from spark_replay.session import first_line
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import store_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Held
-from spark_replay.fold.fold import is_live
+from spark_replay.fold.fold import expired, is_live
 from spark_replay.fold.points import Point, now_ms, point_at
 from spark_replay.fold.windows import NO_WINDOWS, WindowLog
 from spark_replay.sources.brokers.topic import Topic
@@ -37,28 +37,38 @@ def held_point(topic: Topic, held: Held) -> Point:
 
 
 def judge(
-    folded: DataFrame, point: Point, held: Held, kept: DataFrame, *, windows: WindowLog = NO_WINDOWS
+    log: DataFrame,
+    point: Point,
+    held: Held,
+    kept: DataFrame,
+    *,
+    windows: WindowLog = NO_WINDOWS,
+    expired_ms: Sequence[int] = (),
 ) -> DataFrame:
     """Judge every key; the shape is that of `spark_replay.compare_exports`.
 
     Args:
-        folded: The log at `point`, as `spark_replay.fold.fold.last_writes` returns it.
+        log: The log at `point`, as `logged` returns it.
         point: What `held_point` returns.
         held: What is known of the held state.
         kept: Its rows, as `Held.read` returns them.
         windows: Of a window store, which rows are past their retention.
+        expired_ms: In each partition, `log` lacks keys that had expired then; empty if it lacks none.
     """
     keys = ["partition", "key"]
     if held.is_sampled:
-        both = _asked(kept).join(logged(folded), on=keys, how="left")
+        both = _asked(kept).join(log, on=keys, how="left")
         # the worker's clock decided whether the key had expired
         as_of = F.col("asked_ms") + F.when(F.col("export").isNull(), _CLOCKS_MS).otherwise(-_CLOCKS_MS)
     else:
-        both = logged(folded).join(_kept(kept), on=keys, how="full_outer")
+        both = log.join(_kept(kept), on=keys, how="full_outer")
         both = both.withColumn("position", by_partition(point.before))
         as_of = by_partition(point.times_ms)
     home = windows.home(held.partition_count) if held.placement == "key" else F.lit(None).cast("int")
-    return _judge_both(both, home=home, as_of_ms=as_of, compared=compared_fields(held), past=windows.past())
+    past = windows.past()
+    if expired_ms:
+        past |= F.col("log").isNull() & expired(F.col("export.expires_at_ms"), by_partition(expired_ms))
+    return _judge_both(both, home=home, as_of_ms=as_of, compared=compared_fields(held), past=past)
 
 
 def compared_fields(held: Held) -> Sequence[str]:
@@ -75,7 +85,7 @@ def _judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Se
         home: The partition that the key belongs in, null if any will do.
         as_of_ms: Unix milliseconds at which the key counts as expired.
         compared: The fields that have to be equal.
-        past: Whether a row is past its retention, and need not be there.
+        past: Whether a row is past its retention, or left out for its expiry, and need not be there.
     """
     sided = both.withColumns(
         {
@@ -97,10 +107,10 @@ def differences(left: str, right: str, names: Sequence[str]) -> Column:
     return F.filter(F.array(*columns), lambda name: name.isNotNull())
 
 
-def logged(folded: DataFrame) -> DataFrame:
-    """Add `log` to what `last_writes` returns: a struct of `CONTENT_AND_METADATA` and `offset`, or null."""
+def logged(folded: DataFrame, *more: str) -> DataFrame:
+    """Return `last_writes` with `log` for `last`: a struct of `CONTENT_AND_METADATA` and `offset`, or null."""
     fields = {"value": F.col("last.value")} | metadata_fields(F.col("last.metadata")) | {"offset": F.col("last.offset")}
-    log = F.struct(*(column.alias(name) for name, column in fields.items()))
+    log = F.struct(*(fields[name].alias(name) for name in (*CONTENT_AND_METADATA, "offset")))
     return folded.select(
         "partition",
         "key",
@@ -109,6 +119,38 @@ def logged(folded: DataFrame) -> DataFrame:
         "records",
         "damaged",
         "damaged_offset",
+        *more,
+    )
+
+
+def logged_since(state: DataFrame, folded: DataFrame, point: Point) -> DataFrame:
+    """Return what `logged` does of a log, from the state at an offset and a fold of what came behind it.
+
+    Args:
+        state: The rows of an earlier rebuild.
+        folded: What `spark_replay.fold.fold.last_writes` returns of the log behind it.
+        point: The point of the fold.
+    """
+    # with a write behind the point only, the key may have had one between that compaction took
+    newer = logged(folded.withColumn("is_unknown", point.unknown()), "is_unknown")
+    older = state.select(
+        F.col("partition").alias("_partition"),
+        F.col("key").alias("_key"),
+        F.struct(*CONTENT_AND_METADATA, "offset").alias("_log"),
+    )
+    is_same = (F.col("partition") == F.col("_partition")) & F.col("key").eqNullSafe(F.col("_key"))
+    both = older.join(newer, is_same, "full_outer")
+    is_older = F.col("log").isNull() & ~F.coalesce("is_unknown", F.lit(False))
+    log = F.when(is_older, F.col("_log")).otherwise(F.col("log"))
+    is_damaged = is_older & F.col("_log").isNotNull() & F.col("_log.epoch").isNull()
+    return both.select(
+        F.coalesce("partition", "_partition").alias("partition"),
+        F.coalesce("key", "_key").alias("key"),
+        log.alias("log"),
+        "later_offset",
+        F.coalesce("records", F.lit(0)).alias("records"),
+        (F.coalesce("damaged", F.lit(0)) + is_damaged.cast("bigint")).alias("damaged"),
+        F.coalesce("damaged_offset", F.when(is_damaged, F.col("_log.offset"))).alias("damaged_offset"),
     )
 
 

@@ -39,13 +39,15 @@ from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.exports import open_side, unreadable
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, Finding, find_violations, writers
-from spark_replay.comparison.judging import FINE, compared_fields, held_point, judge
+from spark_replay.comparison.judging import FINE, compared_fields, held_point, judge, logged, logged_since
 from spark_replay.comparison.live import Workers, open_live
 from spark_replay.comparison.report import KINDS, Report, Summary, report
 from spark_replay.comparison.writers import find_foreign
 from spark_replay.errors import ExportError, LogTooShortError, ReadError
+from spark_replay.fold.extending import Base
 from spark_replay.fold.fold import first_ten
 from spark_replay.fold.points import point_at
+from spark_replay.fold.rebuilt import require_sound
 from spark_replay.fold.settled import settle
 from spark_replay.fold.windows import NO_WINDOWS, WindowLog, folded_windows, held_windows
 from spark_replay.sources.base import Source
@@ -68,6 +70,7 @@ def validate_exports(
     placement: str = "key",
     invariants: Asked | None = None,
     progress: Callable[[int, int], None] | None = None,
+    base: Path | None = None,
 ) -> Report:
     """Compare what workers hold with their changelog.
 
@@ -79,9 +82,13 @@ def validate_exports(
             `task`; exports state it themselves.
         invariants: What to check of the log besides, with the placement that is held; None: nothing.
         progress: Called with a partition, and how many keys of it were copied from a data folder.
+        base: A rebuild of the changelog from before the held positions: only what the log has behind it is read. Damage
+            before it is seen in last writes alone, and of a key that had expired then nothing is compared.
 
     Raises:
         ExportError: The folder can't be read or isn't of this changelog.
+        PointError: A position is before the one of `base`.
+        WrongTopicError: `base` is of another topic.
         LogTooShortError: A position lies outside the log.
         ReadError: Spark couldn't read a side to its end.
         ToolMissingError: It holds data folders, and rocksdict isn't installed.
@@ -89,11 +96,15 @@ def validate_exports(
     """
     started = time.monotonic()
     described = source.describe()
+    earlier = None if base is None else Base.of(base)
+    if earlier is not None:
+        earlier.require_of(described)
+        require_sound(earlier.folder, earlier.rebuilt)
     with open_side(against, described, placement=placement, progress=progress) as opened:
         # a worker that goes on writing while its folder is read is ahead of what was asked for before
         described = source.describe()
         state = comparable(opened, described)
-        state, judged, summary = _compare_readable(source, described, state)
+        state, judged, summary = _compare_readable(source, described, state, earlier)
         _require_read(summary, state)
     owned = [part for part in state.parts if part.epoch is not None]
     foreign = find_foreign(source, owned, only_behind=invariants is None)
@@ -251,22 +262,22 @@ class _Judged:
     windows: WindowLog
 
 
-def _compare(source: Source, topic: Topic, held: Held) -> tuple[_Judged, Summary]:
+def _compare(source: Source, topic: Topic, held: Held, base: Base | None = None) -> tuple[_Judged, Summary]:
     with reading(f"{source} or the {held.kind} in {held.where}"):
-        judged = _judged(source, topic, held)
+        judged = _judged(source, topic, held) if base is None else _judged_since(base, source, topic, held)
         return judged, _summarised(judged.rows, lambda: _explained(source, held, judged))
 
 
-def _compare_readable(source: Source, topic: Topic, held: Held) -> tuple[Held, _Judged, Summary]:
+def _compare_readable(source: Source, topic: Topic, held: Held, base: Base | None) -> tuple[Held, _Judged, Summary]:
     """Compare; a partition whose file turns out to be damaged is left out, and the others are compared again."""
     try:
-        return held, *_compare(source, topic, held)
+        return held, *_compare(source, topic, held, base)
     except ReadError:
         damaged = unreadable(held)
         if not damaged or len(damaged) == len(held.parts):
             raise
         rest = held.without(damaged)
-        return rest, *_compare(source, topic, rest)
+        return rest, *_compare(source, topic, rest, base)
 
 
 def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
@@ -287,7 +298,27 @@ def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
         )
         # What the log had of the row at the held position, compaction may have taken since.
         windows = folded_windows(settled.folded, topic).or_else(held_windows(kept, topic))
-    return _Judged(judge(settled.folded, settled.point, held, kept, windows=windows), settled.topic, windows)
+    return _Judged(judge(logged(settled.folded), settled.point, held, kept, windows=windows), settled.topic, windows)
+
+
+def _judged_since(base: Base, source: Source, topic: Topic, held: Held) -> _Judged:
+    kept, state = (_answered(rows, held) for rows in (held.read(source.spark), base.rows(source.spark)))
+    point = held_point(topic, held)
+    base.require_before(topic, point)
+    settled = settle(source, topic, point, to_the_end=True, select=lambda rows: _answered(rows, held), since=base.ends)
+    base.require_deletes_kept(source, settled)
+    windows = folded_windows(settled.folded, topic)
+    windows = windows.or_else(held_windows(state, topic)).or_else(held_windows(kept, topic))
+    rows = judge(
+        logged_since(state, settled.folded, settled.point),
+        settled.point,
+        held,
+        kept,
+        windows=windows,
+        expired_ms=base.times_ms,
+    )
+    # causes are looked for in all of the log
+    return _Judged(rows, replace(settled.topic, starts=topic.starts), windows)
 
 
 def _answered(rows: DataFrame, held: Held) -> DataFrame:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.sources.changelog import metadata_fields
+from spark_replay.sources.changelog import expiry, metadata_fields
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import keep
 from stores._core.record import NEVER
@@ -48,23 +48,41 @@ def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataF
     )
 
 
-def last_writes_twice(rows: DataFrame, before: Sequence[int | None]) -> DataFrame:
-    """Fold records that don't change between two reads: the first finds each key's last offset, the second its record.
+def last_offsets(rows: DataFrame, before: Sequence[int | None]) -> DataFrame:
+    """Fold records that don't change between two reads, by the first of these: values are neither sorted nor sent.
 
-    Values are neither sorted nor, with few keys, sent to other tasks. The first read is done when this is called.
+    The records are read when this is called.
 
     Returns:
-        What `last_writes` does.
+        What `last_writes` does, with nothing but `offset` in `last`.
     """
-    at = _offset_below(before)
-    facts = keep(rows.groupBy("partition", "key").agg(F.max(at).alias("at"), *_facts(before)))
-    is_small = facts.count() <= _BROADCAST_KEYS
-    records = rows.select(
-        "partition", F.col("offset").alias("at"), F.struct("offset", "value", "metadata").alias("last")
-    )
-    written = records.join(facts.hint("broadcast" if is_small else "shuffle_hash"), ["partition", "at"])
+    at = F.max(_offset_below(before)).alias("at")
+    facts = keep(rows.groupBy("partition", "key").agg(at, *_facts(before)))
+    return facts.withColumn("last", F.when(F.col("at").isNotNull(), F.struct(F.col("at").alias("offset")))).drop("at")
+
+
+def with_writes(offsets: DataFrame, rows: DataFrame) -> DataFrame:
+    """Add the rest of `last`, by a second read, to what `last_offsets` returned of the same rows."""
+    facts = offsets.withColumn("at", F.col("last.offset")).drop("last")
+    written = _written(rows).drop("key").join(to_all(facts, facts.count()), ["partition", "at"])
     unwritten = facts.where(F.col("at").isNull()).withColumn("last", F.lit(None).cast(written.schema["last"].dataType))
     return written.unionByName(unwritten).drop("at")
+
+
+def only_writes(offsets: DataFrame, rows: DataFrame) -> DataFrame:
+    """Return `partition`, `key` and `last` alone, of those that have one: less crosses to the second read."""
+    at = offsets.select("partition", F.col("last.offset").alias("at"))
+    return _written(rows).join(to_all(at, at.count()), ["partition", "at"], "left_semi").drop("at")
+
+
+def _written(rows: DataFrame) -> DataFrame:
+    last = F.struct("offset", "value", "metadata").alias("last")
+    return rows.select("partition", "key", F.col("offset").alias("at"), last)
+
+
+def to_all(rows: DataFrame, count: int) -> DataFrame:
+    """Return the smaller side of a join, sent to all tasks unless its `count` of rows is too high for that."""
+    return rows.hint("broadcast" if count <= _BROADCAST_KEYS else "shuffle_hash")
 
 
 def _offset_below(before: Sequence[int | None] | Column) -> Column:
@@ -100,26 +118,39 @@ def merged(older: DataFrame, newer: DataFrame) -> DataFrame:
 
 
 def live(folded: DataFrame, as_of_ms: int | Sequence[int]) -> DataFrame:
-    """Return the state of folded records: no tombstones, nothing that has expired at `as_of_ms` (one, or by partition).
+    """Return the rows of `fields` less tombstones and what has expired at `as_of_ms` (one, or by partition)."""
+    is_written = F.col("last.value").isNotNull()
+    return fields(folded.where(is_written & ~_is_over(expiry(F.col("last.metadata")), as_of_ms)))
+
+
+def fields(folded: DataFrame) -> DataFrame:
+    """Return folded records as the rows of a state, tombstones and expired keys too.
 
     Returns:
         `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint, `expires_at_ms`
         bigint, `offset` bigint, `input` int (the place of the input that `source_offset` is of, null for an actor with
         one); the four of the write metadata are null where the last record has none.
     """
-    fields = metadata_fields(F.col("last.metadata"))
-    state = folded.where(F.col("last.value").isNotNull()).select(
+    metadata = metadata_fields(F.col("last.metadata"))
+    return folded.select(
         "partition",
         "key",
         F.col("last.value").alias("value"),
-        fields["source_offset"].alias("source_offset"),
-        fields["epoch"].alias("epoch"),
-        fields["expires_at_ms"].alias("expires_at_ms"),
+        metadata["source_offset"].alias("source_offset"),
+        metadata["epoch"].alias("epoch"),
+        metadata["expires_at_ms"].alias("expires_at_ms"),
         F.col("last.offset").alias("offset"),
-        fields["input"].alias("input"),
+        metadata["input"].alias("input"),
     )
-    now = F.lit(as_of_ms) if isinstance(as_of_ms, int) else by_partition(as_of_ms)
-    return state.where(~expired(F.col("expires_at_ms"), now))
+
+
+def _is_over(expiry: Column, as_of_ms: int | Sequence[int]) -> Column:
+    """Return `expired` of the bytes of an expiry: Spark filters before it joins, and a number costs too much there."""
+    times = [as_of_ms] if isinstance(as_of_ms, int) else as_of_ms
+    now = F.array(*(F.lit(time_ms.to_bytes(8, "big")) for time_ms in times))
+    at = F.get(now, F.lit(0) if isinstance(as_of_ms, int) else F.col("partition"))
+    is_negative = expiry >= F.lit(b"\x80" + bytes(7))
+    return F.coalesce((expiry != F.lit(bytes(8))) & (is_negative | (expiry <= at)), F.lit(False))
 
 
 def expired(expires_at_ms: Column, now_ms: Column) -> Column:

@@ -99,6 +99,10 @@ class Point:
     times_ms: tuple[int, ...]
     hazards: tuple[tuple[int, int] | None, ...]
 
+    def ends(self, topic: Topic) -> tuple[int, ...]:
+        """Return in each partition the offset to stop before."""
+        return tuple(end if before is None else before for end, before in zip(topic.ends, self.before, strict=True))
+
     def narrowed(self, topic: Topic) -> Topic:
         """Return the topic with the ends up to which it has to be read."""
         ends = []

@@ -5,122 +5,32 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-import pyarrow
-import pyarrow.parquet
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import ReadError, WrongTopicError
+from spark_replay.errors import WrongTopicError
 from spark_replay.fold.decoding import Codecs, decoded
+from spark_replay.fold.extending import Base, extend
 from spark_replay.fold.fold import live
-from spark_replay.fold.points import AsOf, Point, find_point
+from spark_replay.fold.points import AsOf, Point, find_point, now_ms
+from spark_replay.fold.rebuilt import SUMMARY, Layer, Rebuilt, RebuiltPartition, UnknownKey, write_layer
 from spark_replay.fold.settled import Settled, settle
-from spark_replay.fold.windows import WindowLog, folded_windows
+from spark_replay.fold.windows import WindowLog, folded_windows, held_windows
 from spark_replay.printing import printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
-from spark_replay.sources.digests import digests, require_same
-from spark_replay.sources.formats import read_files, require_format, write_files
-from spark_replay.sources.reading import keep, reading
+from spark_replay.sources.formats import require_format
+from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
-from stores._core.outside import MALFORMED
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-SUMMARY = "_rebuild.json"
-COLUMNS = (
-    "key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint, offset bigint, input int, "
-    "partition int"
-)
 _EXAMPLES = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebuiltPartition:
-    """The result of a rebuild for one partition.
-
-    Attributes:
-        partition: The partition.
-        start_offset: Where the log begins.
-        end_offset: The state is that of the records below it.
-        as_of_ms: Unix milliseconds at which its keys count as expired.
-        keys: Rows written.
-    """
-
-    partition: int
-    start_offset: int
-    end_offset: int
-    as_of_ms: int
-    keys: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownKey:
-    """A key whose state at the point is unknown: it was written again at `later_offset`."""
-
-    partition: int
-    key: str
-    later_offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
-    """The result of a rebuild; `_rebuild.json` holds the same.
-
-    Attributes:
-        changelog: The topic.
-        topic_id: What Kafka gave it when it was made.
-        as_of: The point that was asked for.
-        as_of_ms: Unix milliseconds at which keys count as expired; the latest of the partitions' if they differ.
-        keys: Rows written.
-        records: Records read.
-        without_metadata: How many of these have no key or no write metadata that this release reads: damage.
-        unknown: Keys whose state at the point is unknown, see `spark_replay.fold.points`; they aren't in the rebuild.
-        undecodable: Keys and values that aren't what the app's store declares; None if none were decoded.
-        seconds: How long it took.
-        format: `parquet` or `delta`.
-        partitions: One entry a partition.
-        unknown_keys: Up to 10 of the unknown ones.
-        notes: What else has to be known of it.
-    """
-
-    changelog: str
-    topic_id: str
-    as_of: str
-    as_of_ms: int
-    keys: int
-    records: int
-    without_metadata: int
-    unknown: int
-    undecodable: int | None
-    seconds: float
-    format: str
-    partitions: tuple[RebuiltPartition, ...]
-    unknown_keys: tuple[UnknownKey, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def totals(self) -> dict[str, int | float | None]:
-        """The counts for a machine."""
-        names = ("keys", "records", "without_metadata", "unknown", "seconds")
-        more = () if self.undecodable is None else ("undecodable",)
-        return {name: getattr(self, name) for name in (*names, *more)}
-
-
-class RebuildSummary(msgspec.Struct, frozen=True):
-    """The fields of `_rebuild.json` that are read; those with a default aren't in all rebuilds."""
-
-    changelog: str
-    partitions: tuple[RebuiltPartition, ...]
-    topic_id: str = ""
-    format: str = "parquet"
-    undecodable: int | None = None
 
 
 def rebuild_state(
@@ -175,9 +85,9 @@ class Folded:
     settled: Settled
 
     @property
-    def rows(self) -> DataFrame:
-        """The rows of `spark_replay.fold.fold.last_writes`, and `unknown`: the state of the key is unknown."""
-        return self.settled.folded.withColumn("unknown", self.settled.point.unknown())
+    def facts(self) -> DataFrame:
+        """The rows of `Settled.facts`, and `unknown`: the state of the key is unknown."""
+        return self.settled.facts.withColumn("unknown", self.settled.point.unknown())
 
     @property
     def windows(self) -> WindowLog:
@@ -191,25 +101,24 @@ class Folded:
 
     def state_of(self, windows: WindowLog) -> DataFrame:
         """Return `state`; `windows` is what it says of windows."""
-        return live(self.rows.where(~F.col("unknown") & ~windows.past()), self.settled.point.times_ms)
+        writes = self.settled.writes(self.facts.where(~F.col("unknown")))
+        return live(writes.where(~windows.past()), self.settled.point.times_ms)
 
     @property
     def unknown(self) -> DataFrame:
         """The keys whose state is unknown, as `unknown_keys` shapes them."""
-        return self.rows.where("unknown").select("partition", "key", "later_offset")
-
-    def kept(self) -> Folded:
-        """Return the same, read now and kept on the executors: what is asked of it later is of the same read."""
-        if self.settled.is_kept:
-            return self
-        return Folded(replace(self.settled, folded=keep(self.settled.folded), is_kept=True))
+        return self.facts.where("unknown").select("partition", "key", "later_offset")
 
 
-def folded_at(source: Source, as_of: AsOf | str, *, as_of_ms: int | None = None) -> Folded:
-    """Fold a changelog at a point; arguments and errors are those of `rebuild_state`."""
+def folded_at(source: Source, as_of: AsOf | str, *, as_of_ms: int | None = None, base: Base | None = None) -> Folded:
+    """Fold a changelog at a point, from `base` on if there is one; other arguments and errors as of `rebuild_state`."""
     topic = source.describe()
+    if base is not None:
+        base.require_of(topic)
     point = find_point(source, topic, _as_of(as_of), as_of_ms=as_of_ms)
-    return Folded(settle(source, topic, point))
+    if base is not None:
+        base.require_before(topic, point)
+    return Folded(settle(source, topic, point, since=() if base is None else base.ends))
 
 
 def write_rebuild(
@@ -221,16 +130,29 @@ def write_rebuild(
     as_of_ms: int | None = None,
     app: str | None = None,
     file_format: str = "parquet",
+    base: Path | None = None,
 ) -> Rebuilt:
     """Write the state that a changelog stands for at a point to a folder, as `rebuild_state` shapes it.
 
     The folder, a path or a `file://` URI, has a folder for each partition, `partition=…`, and appears when it is
     complete; until then an older rebuild stays where it is. `read_rebuild` reads it.
 
+    Args:
+        source: The changelog.
+        to: The folder.
+        overwrite: Whether it may replace a rebuild.
+        as_of: The point.
+        as_of_ms: As of `rebuild_state`.
+        app: As of `rebuild_state`.
+        file_format: `parquet` or `delta`.
+        base: An earlier rebuild, which may be `to`. Only what the log has behind it is read, and only `read_rebuild`
+            reads the result: see `spark_replay.fold.rebuilt`. The state is that of a rebuild from the start.
+
     Raises:
-        TargetError: The folder exists and `overwrite` isn't set, or isn't a rebuild's.
-        WrongTopicError: The topic has records, and none of them has a changelog's write metadata.
-        ReadError: Spark couldn't read the log to its end.
+        TargetError: The folder exists and `overwrite` isn't set, or isn't a rebuild's; or `base` can't be gone on from.
+        WrongTopicError: The topic has records, and none of them has a changelog's write metadata; or `base` is of
+            another topic.
+        ReadError: Spark couldn't read the log to its end; or `base` can't be read, or is too old.
         ToolMissingError: The format's package isn't installed.
         ReplayError: As `rebuild_state`.
     """
@@ -238,83 +160,103 @@ def write_rebuild(
     require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
     require_format(source.spark, file_format)
     codecs = None if app is None else Codecs.of(app, source.topic)
-    started = time.monotonic()
+    run = _Run(source, _as_of(as_of), as_of_ms, codecs, file_format)
     with replacing(to) as work, reading(str(source)):
         # another run may have written it while this one waited for its turn
         require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
-        folded = folded_at(source, as_of, as_of_ms=as_of_ms).kept()
-        topic, point = folded.settled.topic, folded.settled.point
-        counts = _counts(folded.rows)
-        below = counts.pop("below")
-        _require_changelog(source, counts)
-        windows = folded.windows
-        state = folded.state_of(windows)
-        write_files(state if codecs is None else decoded(state, codecs), work / NEW, file_format)
-        keys, undecodable = _read_back(source.spark, work / NEW, state, file_format, is_decoded=codecs is not None)
-        parts = _partitions(topic, point, keys)
-        result = Rebuilt(
-            changelog=source.topic,
-            topic_id=topic.topic_id,
-            as_of=str(_as_of(as_of)),
-            as_of_ms=max(point.times_ms),
-            keys=sum(keys.values()),
-            **counts,
-            undecodable=undecodable,
-            seconds=round(time.monotonic() - started, 3),
-            format=file_format,
-            partitions=parts,
-            unknown_keys=_examples(folded.unknown) if counts["unknown"] else (),
-            notes=(
-                *_notes(topic, point, windows),
-                *_before_all(source, topic, _as_of(as_of), below),
-                *source.doubts([part.end_offset for part in parts]),
-            ),
-        )
+        # here, since a run that was killed may have left it in the folder of this one
+        earlier = None if base is None else Base.of(base, file_format, is_decoded=codecs is not None)
+        result = None if earlier is None else run.extended(earlier.linked(work / "base"), work / NEW)
+        if result is None:
+            result = run.from_start(work / NEW)
+        elif earlier is not None:
+            result = replace(result, made_from=str(earlier.folder))
         (work / NEW / SUMMARY).write_text(json.dumps(asdict(result), indent=1) + "\n")
     return result
 
 
-def read_rebuild(spark: SparkSession, folder: str | Path) -> DataFrame:
-    """Read what `write_rebuild` wrote to a folder, given by its path or a `file://` URI.
+@dataclass(frozen=True, slots=True)
+class _Run:
+    source: Source
+    as_of: AsOf
+    as_of_ms: int | None
+    codecs: Codecs | None
+    file_format: str
+    made_ms: int = field(default_factory=now_ms)
+    started_s: float = field(default_factory=time.monotonic)
 
-    Raises:
-        ReadError: The folder is no rebuild, or rows of it are missing.
-    """
-    folder = local_folder(folder)
-    summary = read_summary(folder)
-    if summary.format == "parquet":
-        _require_whole(folder, summary)
-    extra = "" if summary.undecodable is None else "key_json string, value_json string, "
-    with reading(f"the rebuild in {folder}"):
-        return read_files(spark, folder, summary.format, extra + COLUMNS)
+    def from_start(self, to: Path) -> Rebuilt:
+        folded = Folded(folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms).settled.kept())
+        topic, point = folded.settled.topic, folded.settled.point
+        counts = _counts(folded.facts)
+        _require_changelog(self.source, counts)
+        windows = folded.windows
+        layer, read = write_layer(
+            folded.state_of(windows),
+            to,
+            Layer(folder="", ends=point.ends(topic)),
+            codecs=self.codecs,
+            file_format=self.file_format,
+        )
+        result = self._result(
+            folded.settled,
+            counts,
+            windows,
+            keys={number: digest.rows for number, digest in read.items()},
+            undecodable=sum(digest.more for digest in read.values()),
+            layers=(layer,),
+        )
+        unknown = _examples(folded.unknown) if counts["unknown"] else ()
+        early = _before_all(self.source, topic, self.as_of, counts["below"])
+        return replace(result, unknown_keys=unknown, notes=(*result.notes, *early))
 
+    def extended(self, base: Base, to: Path) -> Rebuilt | None:
+        """Go on from an earlier rebuild; None where the whole log has to be read."""
+        folded = Folded(folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).settled.kept())
+        settled, windows = folded.settled, folded.windows
+        counts = _counts(folded.facts)
+        if counts["unknown"] or windows.lost:
+            return None
+        windows = windows.or_else(held_windows(base.rows(self.source.spark), settled.topic))
+        extension = extend(base, settled, windows, to, codecs=self.codecs)
+        base.require_deletes_kept(self.source, settled)
+        return self._result(
+            replace(settled, topic=replace(settled.topic, starts=base.starts)),
+            counts,
+            windows,
+            keys=extension.keys,
+            undecodable=extension.undecoded,
+            layers=extension.layers,
+        )
 
-def _require_whole(folder: Path, summary: RebuildSummary) -> None:
-    """Check that the files of each partition have the rows that the summary tells: Spark reads what is there."""
-    for part in summary.partitions:
-        number, expected = part.partition, part.keys
-        rows = 0
-        for file in (folder / f"partition={number}").glob("*.parquet"):
-            try:
-                rows += pyarrow.parquet.read_metadata(file).num_rows
-            except (OSError, pyarrow.ArrowException) as error:
-                reason = str(error).splitlines()[0]
-                raise ReadError(f"{file} of a rebuild can't be read ({reason}): rebuild again") from error
-        if rows != expected:
-            raise ReadError(
-                f"partition {number} of the rebuild in {folder} has {rows} rows, and was written with {expected}: "
-                "rebuild again, or give a folder that this machine sees"
-            )
-
-
-def read_summary(folder: Path) -> RebuildSummary:
-    """Read a rebuild's summary; `ReadError` if the folder is no rebuild."""
-    try:
-        return msgspec.json.decode((folder / SUMMARY).read_bytes(), type=RebuildSummary)
-    except (OSError, *MALFORMED, msgspec.MsgspecError) as error:
-        raise ReadError(
-            f"{folder} is no rebuild that this release reads: its {SUMMARY} can't be read ({error}): rebuild again"
-        ) from error
+    def _result(
+        self,
+        settled: Settled,
+        counts: Mapping[str, int],
+        windows: WindowLog,
+        *,
+        keys: Mapping[int, int],
+        undecodable: int,
+        layers: tuple[Layer, ...],
+    ) -> Rebuilt:
+        topic, point = settled.topic, settled.point
+        return Rebuilt(
+            changelog=topic.name,
+            topic_id=topic.topic_id,
+            as_of=str(self.as_of),
+            as_of_ms=max(point.times_ms),
+            keys=sum(keys.values()),
+            records=counts["records"],
+            without_metadata=counts["without_metadata"],
+            unknown=counts["unknown"],
+            undecodable=None if self.codecs is None else undecodable,
+            seconds=round(time.monotonic() - self.started_s, 3),
+            format=self.file_format,
+            partitions=_partitions(topic, point, keys),
+            notes=(*_notes(topic, point, windows), *self.source.doubts(point.ends(topic))),
+            made_ms=self.made_ms,
+            layers=layers,
+        )
 
 
 def _counts(rows: DataFrame) -> dict[str, int]:
@@ -344,11 +286,11 @@ def _partitions(topic: Topic, point: Point, keys: Mapping[int, int]) -> tuple[Re
         RebuiltPartition(
             partition=number,
             start_offset=topic.starts[number],
-            end_offset=topic.ends[number] if before is None else before,
+            end_offset=end,
             as_of_ms=point.times_ms[number],
             keys=keys.get(number, 0),
         )
-        for number, before in enumerate(point.before)
+        for number, end in enumerate(point.ends(topic))
     )
 
 
@@ -384,20 +326,3 @@ def _examples(unknown: DataFrame) -> tuple[UnknownKey, ...]:
         UnknownKey(partition=row["partition"], key=printable(row["key"]), later_offset=row["later_offset"])
         for row in unknown.orderBy("partition", "key").limit(_EXAMPLES).collect()
     )
-
-
-def _read_back(
-    spark: SparkSession, folder: Path, state: DataFrame, file_format: str, *, is_decoded: bool
-) -> tuple[dict[int, int], int | None]:
-    """Check that what was written can be read; return the keys of each partition, and how many weren't decoded.
-
-    Raises:
-        TargetError: Rows are missing, or are others.
-    """
-    lost = F.col("key_json").isNull() | F.col("value_json").isNull() if is_decoded else F.lit(False)
-    extra = "key_json string, value_json string, " if is_decoded else ""
-    rows = read_files(spark, folder, file_format, extra + COLUMNS)
-    read = digests(rows, state.columns, lost=F.count_if(lost))
-    require_same(digests(state, state.columns), read, folder)
-    keys = {number: digest.rows for number, digest in read.items()}
-    return keys, sum(digest.more for digest in read.values()) if is_decoded else None

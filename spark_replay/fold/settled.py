@@ -20,10 +20,11 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ReadError, WrongTopicError
-from spark_replay.fold.fold import last_writes, last_writes_twice, merged
+from spark_replay.fold.fold import last_offsets, last_writes, merged, only_writes, with_writes
 from spark_replay.fold.points import Point, point_at
 from spark_replay.sources.base import RECORDS, LiveSource, Source
 from spark_replay.sources.brokers.topic import Topic
@@ -31,7 +32,7 @@ from spark_replay.sources.changelog import read_rows, with_metadata
 from spark_replay.sources.reading import keep, reading
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 ATTEMPTS = 3
 _FEW_OFFSETS = 20_000
@@ -47,14 +48,31 @@ class Settled:
     Attributes:
         topic: The topic; its ends are where the log ended at that moment.
         point: The point, with the hazards of that moment.
-        folded: What `spark_replay.fold.fold.last_writes` returns.
+        facts: What `spark_replay.fold.fold.last_writes` returns; of a log that doesn't change `last_offsets`.
+        rows: The log, where it doesn't change: to be read again for the writes themselves. Else None.
         is_kept: Whether it was read, and is kept on the executors.
     """
 
     topic: Topic
     point: Point
-    folded: DataFrame
+    facts: DataFrame
+    rows: DataFrame | None = None
     is_kept: bool = False
+
+    @property
+    def folded(self) -> DataFrame:
+        """The last write of each key, as `spark_replay.fold.fold.last_writes` returns it."""
+        return self.facts if self.rows is None else with_writes(self.facts, self.rows)
+
+    def writes(self, facts: DataFrame) -> DataFrame:
+        """Return `partition`, `key` and `last` of some rows of `facts`; those without a last write may be missing."""
+        return facts if self.rows is None else only_writes(facts, self.rows)
+
+    def kept(self) -> Settled:
+        """Return the same, read now and kept on the executors: what is asked of it later is of the same read."""
+        if self.is_kept or self.rows is not None:
+            return self
+        return replace(self, facts=keep(self.facts), is_kept=True)
 
 
 def settle(
@@ -65,6 +83,7 @@ def settle(
     to_the_end: bool = False,
     select: Select | None = None,
     position: Column | None = None,
+    since: Sequence[int] = (),
 ) -> Settled:
     """Fold a log at a point.
 
@@ -78,20 +97,24 @@ def settle(
         to_the_end: Whether to read all records behind the point; else only those that show which keys are unknown.
         select: Applied to the rows of the log before they are folded.
         position: A column of the selected rows with each key's own position, in place of the point's offsets.
+        since: In each partition the offset to read from, in place of the log's start.
 
     Raises:
         ReadError: Spark couldn't read the log to its end, or compaction went on under each attempt.
         WrongTopicError: The topic was re-created meanwhile.
         ReplayError: What `Source.describe` raises.
     """
+    if since:
+        topic, select = replace(topic, starts=tuple(since)), _from(since)
     fold = _Fold(source, select or (lambda rows: rows), position, to_the_end)
     risky = _at_risk(source, topic, fold.read(topic, point))
     if source.live is None or not risky:
         with reading(str(source)):
-            return Settled(topic=topic, point=point, folded=fold.of(topic, point))
+            return fold.lazily(topic, point)
     for attempt in range(ATTEMPTS):
         if attempt:
             topic = _described_again(source, topic)
+            topic = replace(topic, starts=tuple(since) or topic.starts)
             point = point_at(topic, point.before, point.times_ms)
         with reading(str(source)):
             settled = fold.settled(source.live, topic, point, risky)
@@ -129,6 +152,13 @@ class _Fold:
     def of(self, topic: Topic, point: Point) -> DataFrame:
         return self._folded(read_rows(self.source, self.read(topic, point)), point)
 
+    def lazily(self, topic: Topic, point: Point) -> Settled:
+        # compaction may run between two reads of a broker's log
+        if self.source.live is not None or self.position is not None:
+            return Settled(topic=topic, point=point, facts=self.of(topic, point))
+        rows = self.select(read_rows(self.source, self.read(topic, point)))
+        return Settled(topic=topic, point=point, facts=last_offsets(rows, point.before), rows=rows)
+
     def settled(self, live: LiveSource, topic: Topic, point: Point, risky: Collection[int]) -> Settled | None:
         """Fold as of one moment; None if compaction came in between."""
         began_s, read = time.monotonic(), self.read(topic, point)
@@ -141,7 +171,7 @@ class _Fold:
         doubtful = self._written_later(folded, risky) if is_quick else risky
         if doubtful and not self._is_whole(read, first, doubtful):
             return None
-        return Settled(topic=now, point=point_at(now, point.before, point.times_ms), folded=folded, is_kept=True)
+        return Settled(topic=now, point=point_at(now, point.before, point.times_ms), facts=folded, is_kept=True)
 
     def _caught_up(
         self, live: LiveSource, topic: Topic, point: Point, risky: Collection[int]
@@ -165,10 +195,7 @@ class _Fold:
         return _moved(topic, ends, risky), tails
 
     def _folded(self, rows: DataFrame, point: Point) -> DataFrame:
-        if self.position is not None:
-            return last_writes(self.select(rows), self.position)
-        # compaction may run between two reads of a broker's log
-        return (last_writes_twice if self.source.live is None else last_writes)(self.select(rows), point.before)
+        return last_writes(self.select(rows), point.before if self.position is None else self.position)
 
     def _written_later(self, folded: DataFrame, risky: Collection[int]) -> set[int]:
         rows = folded.where(F.col("later_offset").isNotNull()).select("partition").distinct().collect()
@@ -181,6 +208,14 @@ class _Fold:
         left = {row["partition"]: row["count"] for row in rows.groupBy("partition").count().collect()}
         counts = first.groupBy("partition").agg(F.sum("records").alias("count")).collect()
         return all(left.get(row["partition"], 0) == row["count"] for row in counts if row["partition"] in doubtful)
+
+
+def _from(since: Sequence[int]) -> Select:
+    """Return what keeps the rows from offsets on, in a form by which Parquet's statistics leave out pages of files."""
+    is_later = reduce(
+        Column.__or__, ((F.col("partition") == number) & (F.col("offset") >= at) for number, at in enumerate(since))
+    )
+    return lambda rows: rows.where(is_later)
 
 
 def _described_again(source: Source, topic: Topic) -> Topic:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.apps import load_replayer
 from spark_replay.errors import AppError, InputError, LogTooShortError, ReadError, TargetError, UnknownTopicError
-from spark_replay.fold.rebuild import SUMMARY, RebuildSummary, read_rebuild, read_summary
+from spark_replay.fold.rebuilt import SUMMARY, Rebuilt, read_rebuild, read_summary
 from spark_replay.sources.brokers.topic import CommittedOffset, Topic, asking, describe_topic
 from spark_replay.sources.changelog import input_of, metadata_fields, read_rows
 from spark_replay.sources.columns import by_input
@@ -441,7 +441,7 @@ def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:
     return {store: by_changelog[topic] for store, topic in wanted.items()}
 
 
-def _summary(folder: Path) -> RebuildSummary:
+def _summary(folder: Path) -> Rebuilt:
     try:
         return read_summary(folder)
     except ReadError as error:

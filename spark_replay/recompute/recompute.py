@@ -34,7 +34,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.errors import RecomputeError
 from spark_replay.fold.fold import first_ten, is_live
 from spark_replay.fold.points import now_ms, point_at
-from spark_replay.fold.rebuild import read_rebuild
+from spark_replay.fold.rebuilt import read_rebuild
 from spark_replay.fold.settled import settle
 from spark_replay.fold.windows import WindowLog, newest_windows
 from spark_replay.recompute.plan import Recompute

@@ -94,6 +94,11 @@ def metadata_fields(metadata: Column) -> dict[str, Column]:
     return fields | {"input": F.when(has_input(metadata), _place(metadata))}
 
 
+def expiry(metadata: Column) -> Column:
+    """Return the 8 bytes of `expires_at_ms` in write metadata, null of null; they sort as it does unless negative."""
+    return F.substring(metadata, _METADATA_FIELDS["expires_at_ms"], 8)
+
+
 def input_of(metadata: Column) -> Column:
     """Return the place of the input that a write came from, 0 for an actor with one, as an int; null of null."""
     return F.when(has_input(metadata), _place(metadata)).when(metadata.isNotNull(), 0)

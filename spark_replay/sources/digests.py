@@ -1,14 +1,15 @@
-"""A check that the rows that were written can be read back, by count and digest of each partition."""
+"""A check that the rows that were written can be read back, by count and digest."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.observation import Observation
 
 from spark_replay.errors import TargetError
 
@@ -29,30 +30,33 @@ class Digest:
 
 def digests(rows: DataFrame, columns: Sequence[str], *, lost: Column | None = None) -> dict[int, Digest]:
     """Return the digest of each partition that has rows, over these columns."""
-    # a sum of bigints overflows
-    partitions = (
-        rows.groupBy("partition")
-        .agg(
-            F.count(F.lit(1)).alias("rows"),
-            F.sum(F.xxhash64(*columns).cast("decimal(38, 0)")).alias("sum"),
-            (F.lit(0) if lost is None else lost).alias("more"),
-        )
-        .collect()
-    )
+    more = (F.lit(0) if lost is None else lost).alias("more")
+    partitions = rows.groupBy("partition").agg(*_digest(columns), more).collect()
     return {row["partition"]: Digest(row["rows"], row["sum"], row["more"]) for row in partitions}
 
 
-def require_same(written: Mapping[int, Digest], found: Mapping[int, Digest], folder: Path) -> None:
-    """Check that what was found is what was written; `TargetError` if it isn't."""
-    for number in sorted(written.keys() | found.keys()):
-        one, other = (side.get(number, Digest(0, Decimal(0))) for side in (written, found))
-        if one.rows != other.rows:
-            raise TargetError(
-                f"of {one.rows} rows of partition {number} that the executors wrote to {folder}, {other.rows} can be "
-                f"read back: {SHARED}. Nothing was replaced"
-            )
-        if one.sum != other.sum:
-            raise TargetError(
-                f"the {one.rows} rows of partition {number} read back from {folder} aren't the rows that the "
-                "executors wrote: check the disk, or the mount. Nothing was replaced"
-            )
+def watched(rows: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, Observation]:
+    """Return the same rows, and what sees the digest of all of them while the next action writes them."""
+    seen = Observation()
+    return rows.observe(seen, *_digest(columns)), seen
+
+
+def require_same(written: Observation, read: Collection[Digest], folder: Path) -> None:
+    """Check that what can be read back is what was written; `TargetError` if it isn't."""
+    rows, total = written.get.get("rows") or 0, written.get.get("sum") or Decimal(0)
+    if rows != sum(digest.rows for digest in read):
+        raise TargetError(
+            f"of {rows} rows that the executors wrote to {folder}, {sum(digest.rows for digest in read)} can be read "
+            f"back: {SHARED}. Nothing was replaced"
+        )
+    if total != sum((digest.sum for digest in read), Decimal(0)):
+        raise TargetError(
+            f"the {rows} rows read back from {folder} aren't the rows that the executors wrote: check the disk, or the "
+            "mount. Nothing was replaced"
+        )
+
+
+def _digest(columns: Sequence[str]) -> tuple[Column, Column]:
+    # a sum of bigints overflows
+    total = F.sum(F.xxhash64(*columns).cast("decimal(38, 0)")).alias("sum")
+    return F.count(F.lit(1)).alias("rows"), total

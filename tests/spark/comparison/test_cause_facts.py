@@ -10,7 +10,7 @@ import pytest
 
 from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.held import Held, Part
-from spark_replay.comparison.judging import FINE, held_point, judge
+from spark_replay.comparison.judging import FINE, held_point, judge, logged
 from spark_replay.comparison.report import _fact
 from spark_replay.fold.fold import last_writes
 from spark_replay.sources.brokers.topic import Topic
@@ -223,7 +223,7 @@ def judged(spark: SparkSession, rows: DataFrame) -> DataFrame:
     )
     ends = (2**62,) * len(CASES)
     point = held_point(Topic("log", (0,) * len(CASES), ends, ends), held)
-    return judge(last_writes(rows, point.before), point, held, held.read(spark))
+    return judge(logged(last_writes(rows, point.before)), point, held, held.read(spark))
 
 
 def part(number: int) -> Part:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay import home_partition, murmur2
-from spark_replay.fold.fold import last_writes, last_writes_twice, live
+from spark_replay.fold.fold import last_offsets, last_writes, live, only_writes, with_writes
 from stores._core.record import encode_metadata
 from tests.examples import examples
 from tests.spark.helpers import NOW_MS, Write, fold
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 ROWS = "partition int, offset bigint, key binary, value binary, metadata binary"
 
@@ -35,11 +35,25 @@ writes = st.builds(
 )
 
 
+def twice(rows: DataFrame, before: list[int | None]) -> DataFrame:
+    return with_writes(last_offsets(rows, before), rows)
+
+
+def writes_alone(rows: DataFrame, before: list[int | None]) -> DataFrame:
+    return only_writes(last_offsets(rows, before), rows)
+
+
 Fold = Callable[..., Any]
 WAYS = (
     pytest.param((last_writes, 0), id="one-pass"),
-    pytest.param((last_writes_twice, 1_000_000), id="two-passes-broadcast"),
-    pytest.param((last_writes_twice, 0), id="two-passes-shuffled"),
+    pytest.param((twice, 1_000_000), id="two-passes-broadcast"),
+    pytest.param((twice, 0), id="two-passes-shuffled"),
+)
+
+
+WRITES = (
+    pytest.param((writes_alone, 1_000_000), id="writes-broadcast"),
+    pytest.param((writes_alone, 0), id="writes-shuffled"),
 )
 
 
@@ -60,7 +74,7 @@ def test_murmur2_of_all_lengths_is_that_of_the_java_client(spark: SparkSession):
         assert home == (reference(bytes(key)) & 0x7FFFFFFF) % 7
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, *WRITES])
 @settings(max_examples=examples(6), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     records=st.lists(writes, max_size=60),

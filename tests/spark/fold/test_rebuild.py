@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_replay import AsOf, TargetError, UnknownTopicError, kafka, read_changelog, rebuild_state, write_rebuild
-from spark_replay.fold.rebuild import read_rebuild
+from spark_replay.fold.rebuilt import read_rebuild
 from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.kafka.helpers import make_topics, unique
 from tests.spark.helpers import (

@@ -13,7 +13,8 @@ import pytest
 
 from spark_replay import ReadError, Wanted, archive, archive_topics, kafka, validate_exports, write_rebuild
 from spark_replay.fold import settled
-from spark_replay.fold.rebuild import folded_at, read_rebuild
+from spark_replay.fold.rebuild import folded_at
+from spark_replay.fold.rebuilt import read_rebuild
 from spark_replay.recompute import recompute
 from spark_replay.sources.brokers import tailing
 from spark_replay.sources.brokers.topic import Topic

@@ -15,7 +15,7 @@ from actors._core.windows.rows import aligned_key, close_key, list_key
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 from spark_replay.comparison.held import Held, Part
-from spark_replay.comparison.judging import held_point, judge
+from spark_replay.comparison.judging import held_point, judge, logged
 from spark_replay.fold.fold import last_writes, live
 from spark_replay.fold.windows import WindowLog, folded_windows, held_windows
 from spark_replay.sources.brokers.topic import Topic
@@ -127,7 +127,7 @@ def kinds(spark: SparkSession, histories: list[History], rows: list[tuple[Any, .
         read=lambda _: kept,
     )
     fold, point = folded(spark, histories), held_point(topic, held)
-    judged = judge(fold, point, held, kept, windows=folded_windows(fold, topic)).collect()
+    judged = judge(logged(fold), point, held, kept, windows=folded_windows(fold, topic)).collect()
     return {
         (row["partition"], bytes(row["key"])): row["kind"] for row in judged if row["kind"] not in ("equal", "absent")
     }
