@@ -42,7 +42,7 @@ Version = dict[str, str]
 
 
 class Objects:
-    """Snapshots of an app in object storage, a `actors.ports.Snapshots`. Make one with `open`.
+    """Snapshots of an app in object storage, an `actors.ports.Snapshots`. Make one with `open`.
 
     Attributes:
         uri: where they are.
