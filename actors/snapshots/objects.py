@@ -38,7 +38,7 @@ AGAIN_S = 30.0
 ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
 
 Version = dict[str, str]
-"""What a conditional write compares: entity tag and version of an object."""
+"""Entity tag and version of an object, which a conditional write compares."""
 
 
 class Objects:
@@ -156,8 +156,8 @@ class Objects:
     async def folders(self, prefix: str) -> list[str]:
         """Return the names of the folders below a prefix."""
         with self.errors(prefix):
-            found = await obstore.list_with_delimiter_async(self._store, prefix)
-        return [str(path).rpartition("/")[2] for path in found["common_prefixes"]]
+            listing = await obstore.list_with_delimiter_async(self._store, prefix)
+        return [str(path).rpartition("/")[2] for path in listing["common_prefixes"]]
 
     async def remove(self, prefix: str) -> None:
         """Delete all objects below a prefix."""

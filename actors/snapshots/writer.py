@@ -97,18 +97,18 @@ class SnapshotWriter:
 
     async def _standing(self, store: str, partition: int) -> _Standing | None:
         file = manifests(store, partition)[1]
-        found = await self._objects.read(file)
-        if found is None:
+        stored = await self._objects.read(file)
+        if stored is None:
             return None
         try:
-            manifest = decode_snapshot(found[0].decode())
+            manifest = decode_snapshot(stored[0].decode())
         except ValueError as error:
             raise SnapshotError(f"{self._objects}/{file} isn't replaced: {error}") from error
         if (manifest.app, manifest.store) != (self._objects.app, store) or len(manifest.partitions) != 1:
             raise SnapshotError(
                 f"{self._objects}/{file} isn't replaced: it is of store {manifest.store!r} of app {manifest.app!r}"
             )
-        return _Standing(manifest.made_at_ms, manifest.partitions[0], found[1])
+        return _Standing(manifest.made_at_ms, manifest.partitions[0], stored[1])
 
     async def _write(self, task: Task, store: str, standing: _Standing | None) -> None:
         began_s, made_at_ms = self._clock.monotonic(), self._clock.wall_ms()
@@ -182,19 +182,19 @@ async def _checkpoint(task: Task, store: str, folder: Path) -> tuple[Position, i
     """Make a checkpoint of a task's store, at a committed position; return that and the estimated number of keys."""
     flushes = True
     while True:
-        held = (task.committed or {}).get(store)
-        if isinstance(held, RocksStore) and not flushes:
-            position = held.position()
+        database = (task.committed or {}).get(store)
+        if isinstance(database, RocksStore) and not flushes:
+            position = database.position()
             if position is None:
                 raise SnapshotError("the store has no position")
             make_folder(folder.parent)
             # Not in a thread: rocksdict keeps the interpreter's lock, and no commit or close can come in between.
-            held.checkpoint(folder)
-            return position, held.estimated_keys()
-        if isinstance(held, RocksStore):
-            held.begin_flush()
+            database.checkpoint(folder)
+            return position, database.estimated_keys()
+        if isinstance(database, RocksStore):
+            database.begin_flush()
             flushes = False
-        await asyncio.sleep(LOOK_S if held is None else FLUSH_S)
+        await asyncio.sleep(LOOK_S if database is None else FLUSH_S)
 
 
 def _owns(task: Task, epoch: int) -> bool:

@@ -1,4 +1,4 @@
-"""Snapshots in object storage: what a worker writes is what the next one begins from, and what is refused."""
+"""Snapshots in object storage: the next worker begins from what a worker wrote; damaged ones are refused."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a worker says of object storage that fails: one line, soon, and the changelog is read."""
+"""Failures of object storage: one line, soon, and the changelog is read."""
 
 import asyncio
 import threading
