@@ -7,7 +7,7 @@ import collections
 import random
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,16 +18,10 @@ from stores._core.record import METADATA_BYTES
 from stores._core.snapshot import SnapshotPartition, decode_snapshot, manifests
 from stores.rocks import RocksReader
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
-from tests.s3 import S3Server, running_s3
+from tests.s3 import S3Server
 
 PARTITIONS = 2
 KEYS = [f"key-{number}".encode() for number in range(300)]
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with running_s3(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @dataclass

@@ -17,12 +17,14 @@ from actors._core.task.lifecycle import State
 from actors.errors import ConfigurationError
 from actors.runtime.state.restore import Changelog
 from actors.snapshots import writer as writing
-from actors.snapshots.objects import Objects
+from actors.snapshots.objects import CHUNK_BYTES, Objects
 from actors.snapshots.writer import SnapshotWriter
 from stores._core.record import Position
-from stores._core.snapshot import SnapshotPartition, decode_snapshot, manifests
+from stores._core.snapshot import SnapshotPartition, SnapshotTable, decode_snapshot, manifests
+from stores._files import crc32
 from stores.errors import SnapshotError
 from stores.rocks import RocksStore
+from tests.kafka.helpers import unique
 from tests.logs import Clock
 
 ROWS = {b"%06d" % number: os.urandom(60) for number in range(3_000)}
@@ -69,10 +71,15 @@ def objects(tmp_path: Path) -> Objects:
     return Objects.open((tmp_path / "bucket").as_uri(), app="app", folder=tmp_path / "work")
 
 
-@pytest.fixture
-def versioned(tmp_path: Path) -> Objects:
+@pytest.fixture(params=["memory", "s3"])
+def versioned(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Objects:
     """A place that compares versions, as object storage does and folders don't."""
-    return Objects.open("memory:///", app="app", folder=tmp_path / "work")
+    if request.param == "memory":
+        return Objects.open("memory:///", app="app", folder=tmp_path / "work")
+    server = request.getfixturevalue("s3")
+    for name, text in server.environment.items():
+        monkeypatch.setenv(name, text)
+    return Objects.open(f"{server.make_bucket(unique('bucket'))}/a/b", app="app", folder=tmp_path / "work")
 
 
 def writer(objects: Objects, *tasks: Task) -> SnapshotWriter:
@@ -341,7 +348,17 @@ async def test_a_failed_upload_costs_one_line_and_no_disk(
     monkeypatch.setattr(obstore, "put_async", away)
     await write(versioned, Task(store))
     [record] = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert "no snapshot was written to memory:" in record.getMessage()
+    assert "no snapshot was written to " in record.getMessage()
     assert record.getMessage().endswith("the token expired")
     with suppress(FileNotFoundError):
         assert list((tmp_path / "work").iterdir()) == []
+
+
+async def test_a_large_file_goes_in_parts_and_comes_back(versioned: Objects, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(os.urandom(2 * CHUNK_BYTES + 1_000))
+    await versioned.put("store/file", source)
+    table = SnapshotTable("file", source.stat().st_size, crc32(source), 0)
+    await versioned.fetch("store/file", table, target)
+    assert target.read_bytes() == source.read_bytes()
+    assert target.stat().st_mode & 0o077 == 0
