@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import obstore
 import pytest
 
+from actors import App
 from actors._core.task.lifecycle import State
+from actors._faust.setup import Setup
 from actors.errors import ConfigurationError
 from actors.runtime.state.restore import Changelog
 from actors.snapshots import writer as writing
@@ -24,7 +27,7 @@ from stores._core.snapshot import SnapshotPartition, SnapshotTable, decode_snaps
 from stores._files import crc32
 from stores.errors import SnapshotError
 from stores.rocks import RocksStore
-from tests.kafka.helpers import unique
+from tests.kafka.helpers import eventually, unique
 from tests.logs import Clock
 
 ROWS = {b"%06d" % number: os.urandom(60) for number in range(3_000)}
@@ -362,3 +365,31 @@ async def test_a_large_file_goes_in_parts_and_comes_back(versioned: Objects, tmp
     await versioned.fetch("store/file", table, target)
     assert target.read_bytes() == source.read_bytes()
     assert target.stat().st_mode & 0o077 == 0
+
+
+async def test_a_worker_writes_until_it_stops(store: RocksStore, tmp_path: Path) -> None:
+    """The extension as a worker calls it: leftovers of a killed process go, snapshots come, and stop with it."""
+    place = (tmp_path / "bucket").as_uri()
+    app = App(
+        "app",
+        broker="kafka://127.0.0.1:1",
+        datadir=tmp_path,
+        state_snapshot=place,
+        state_snapshot_every=timedelta(seconds=0.1),
+    )
+    setup = Setup(app)
+    setup.check_settings()
+    extension = app.extensions["snapshots"]
+    leftover = setup.folder / "snapshots/checkpoint/CURRENT"
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
+    await extension.start(SimpleNamespace(worker=SimpleNamespace(tasks=[Task(store)])))
+    assert not leftover.exists()
+    snapshots = setup.snapshots
+    assert snapshots is not None
+    await eventually(lambda: snapshots.find("store", 0) is not None)
+    await extension.stop()
+    await extension.stop()
+    fresh = await begin(snapshots, tmp_path / "fresh")  # type: ignore[arg-type]
+    assert dict(fresh.scan()) == ROWS
+    fresh.close()
