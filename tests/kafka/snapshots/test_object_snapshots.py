@@ -52,7 +52,7 @@ class App:
         )
         return made.start()
 
-    def wait(self, what: Callable[[], bool], *workers: WorkerProcess) -> None:
+    def wait(self, what: Callable[[], object], *workers: WorkerProcess) -> None:
         asyncio.run(eventually(what, what=lambda: [worker.log()[-3000:] for worker in workers]))
 
     def wait_for_all(self, *workers: WorkerProcess) -> None:
@@ -62,8 +62,8 @@ class App:
         asyncio.run(eventually(is_done, what=lambda: [worker.log()[-3000:] for worker in workers]))
 
     def standing(self, partition: int) -> SnapshotPartition | None:
-        found = asyncio.run(self.objects.read(manifests("counts", partition)[1]))
-        return None if found is None else decode_snapshot(found[0].decode()).partitions[0]
+        raw = self.objects._read(manifests("counts", partition)[1])
+        return None if raw is None else decode_snapshot(raw.decode()).partitions[0]
 
     def offsets(self) -> list[int]:
         parts = [self.standing(partition) for partition in range(PARTITIONS)]
@@ -136,8 +136,8 @@ def test_a_worker_killed_in_an_upload_leaves_the_snapshot_that_stands(app: App) 
     assert last.log().count("begun with") == PARTITIONS, last.log()[-3000:]
     app.wait(lambda: all(now > then for now, then in zip(app.offsets(), before, strict=True)), last)
 
-    def is_tidy() -> bool:
-        folders = [asyncio.run(app.objects.folders(f"counts/partition-{number:05d}")) for number in range(PARTITIONS)]
+    async def is_tidy() -> bool:
+        folders = [await app.objects.folders(f"counts/partition-{number:05d}") for number in range(PARTITIONS)]
         return all(len(names) <= 2 for names in folders)
 
     app.wait(is_tidy, last)
