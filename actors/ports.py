@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -323,7 +324,14 @@ class Snapshot(SnapshotContent, Protocol):
 
     @property
     def keys(self) -> int:
-        """Return how many keys it holds."""
+        """Return how many keys it holds, estimated if a worker wrote it."""
+
+    def fetched(self) -> AbstractAsyncContextManager[SnapshotContent]:
+        """Return the content with its files on this machine, for the time of the context.
+
+        Raises:
+            SnapshotError: on entry: files are missing, damaged, or can't be read.
+        """
 
 
 class Snapshots(Protocol):

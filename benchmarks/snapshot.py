@@ -1,9 +1,9 @@
 """Restoring a store from its changelog beside restoring it from a snapshot: the same worker, an empty disk.
 
-A changelog of N keys is written in batches, `python -m spark_replay snapshot` makes a snapshot of it, and a worker
-starts on an empty folder, with and without the snapshot, and on a folder that has everything. The clock runs from the
-start of the process to its owning all partitions; what a start costs with everything there is taken off for the
-restore's own time.
+A changelog of N keys is written in batches, `python -m spark_replay snapshot` makes a snapshot of it, or with
+`--by-worker` a worker does, in a `file://` place; and a worker starts on an empty folder, with and without the
+snapshot, and on a folder that has everything. The clock runs from the start of the process to its owning all
+partitions; what a start costs with everything there is taken off for the restore's own time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ POOL = random.Random(1).randbytes(1 << 20)
 @click.option("--keys", default=10_000_000, show_default=True)
 @click.option("--repeat", default=3, show_default=True)
 @click.option("--incompressible", is_flag=True, help="Values of random bytes instead of 100 digits.")
-def main(keys: int, repeat: int, incompressible: bool) -> None:
+@click.option("--by-worker", is_flag=True, help="A worker writes the snapshot, not Spark.")
+def main(keys: int, repeat: int, incompressible: bool, by_worker: bool) -> None:
     """Measure restores of N keys of 16 bytes with values of 100 bytes."""
     folder = Path(tempfile.mkdtemp(prefix="bench-snapshot-"))
     try:
@@ -52,13 +53,14 @@ def main(keys: int, repeat: int, incompressible: bool) -> None:
             began_s = time.monotonic()
             asyncio.run(_fill(brokers, keys, incompressible))
             click.echo(f"{keys:,} keys written in {time.monotonic() - began_s:.0f} s", err=True)
-            made = _make_snapshot(brokers, folder / "snapshots")
+            place = (folder / "snapshots").as_uri() if by_worker else str(folder / "snapshots")
+            made = (_have_written if by_worker else _make_snapshot)(brokers, folder, place)
             runs: dict[str, list[float]] = {"changelog": [], "snapshot": [], "warm": []}
             for number in range(repeat):
                 runs["changelog"].append(_start(brokers, folder, f"log-{number}", snapshot=None))
                 runs["warm"].append(_start(brokers, folder, f"log-{number}", snapshot=None))
                 shutil.rmtree(folder / f"log-{number}")
-                runs["snapshot"].append(_start(brokers, folder, f"snapshot-{number}", snapshot=folder / "snapshots"))
+                runs["snapshot"].append(_start(brokers, folder, f"snapshot-{number}", snapshot=place))
                 _check_begun(folder / f"snapshot-{number}.log", keys)
                 shutil.rmtree(folder / f"snapshot-{number}")
                 click.echo({name: round(times[-1], 2) for name, times in runs.items()}, err=True)
@@ -95,8 +97,22 @@ def _random(number: int) -> bytes:
     return POOL[first : first + 100]
 
 
-def _make_snapshot(brokers: str, to: Path) -> dict[str, float]:
-    options = ["--brokers", brokers, "--changelog", CHANGELOG, "--app", APP, "--to", str(to)]
+def _have_written(brokers: str, folder: Path, place: str) -> dict[str, float]:
+    """Have a worker write snapshots; return the time and the size of all, without its start."""
+    _start(brokers, folder, "writer", snapshot=place, every="1s", until=" snapshot at offset ")
+    written = re.findall(
+        r"written to .* ([\d.]+) MB in ([\d.]+) s", (folder / "writer.log").read_text(errors="replace")
+    )
+    shutil.rmtree(folder / "writer")
+    figures = [(float(megabytes), float(seconds)) for megabytes, seconds in written[:PARTITIONS]]
+    return {
+        "seconds": sum(seconds for _, seconds in figures),
+        "size_bytes": 1e6 * sum(megabytes for megabytes, _ in figures),
+    }
+
+
+def _make_snapshot(brokers: str, _: Path, place: str) -> dict[str, float]:
+    options = ["--brokers", brokers, "--changelog", CHANGELOG, "--app", APP, "--to", place]
     done = subprocess.run(
         [sys.executable, "-m", "spark_replay", "snapshot", *options],
         cwd=ROOT,
@@ -109,12 +125,14 @@ def _make_snapshot(brokers: str, to: Path) -> dict[str, float]:
     return told
 
 
-def _start(brokers: str, folder: Path, name: str, *, snapshot: Path | None) -> float:
-    """Start a worker, wait until it owns all partitions, end it, and give the seconds that took."""
+def _start(
+    brokers: str, folder: Path, name: str, *, snapshot: str | None, every: str = "0", until: str = " owns bench-input"
+) -> float:
+    """Start a worker, wait until it has logged `until` for all partitions, end it, and return the seconds that took."""
     environment = {**os.environ, "KAFKA_URL": f"kafka://{brokers}", "BENCH_APP": APP}
     environment.pop("STATE_SNAPSHOT", None)
     if snapshot is not None:
-        environment["STATE_SNAPSHOT"] = str(snapshot)
+        environment |= {"STATE_SNAPSHOT": snapshot, "STATE_SNAPSHOT_EVERY": every}
     log, began_s = folder / f"{name}.log", time.monotonic()
     command = [sys.executable, "-m", "faust", "-A", "benchmarks.dedupe_app", "-D", str(folder / name)]
     with log.open("wb") as output:
@@ -122,7 +140,7 @@ def _start(brokers: str, folder: Path, name: str, *, snapshot: Path | None) -> f
             [*command, "worker", "--without-web", "-l", "info"], cwd=ROOT, env=environment, stdout=output, stderr=output
         )
     try:
-        while log.read_text(errors="replace").count(" owns bench-input") < PARTITIONS:
+        while log.read_text(errors="replace").count(until) < PARTITIONS:
             if worker.poll() is not None or time.monotonic() - began_s > DEADLINE_S:
                 raise RuntimeError(f"the worker doesn't own its partitions: {log.read_text(errors='replace')[-3000:]}")
             time.sleep(POLL_S)

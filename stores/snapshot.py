@@ -2,6 +2,8 @@
 
 {folder}/{store}/seed.json                       see `stores._core.snapshot`; written last
 {folder}/{store}/partition-00000-0000.sst …      see `stores.tables`
+{folder}/{store}/partition-00000/seed.json       a worker's, of one partition; written last
+{folder}/{store}/partition-00000/{folder}/…      the files of its database
 
 Nothing here writes to the folder, and files once named by a manifest aren't changed: a new snapshot
 makes new files. So many workers may share it, and each may link its tables.
@@ -12,12 +14,20 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from stores._core.record import Position
-from stores._core.snapshot import SNAPSHOT_MANIFEST, SnapshotPartition, decode_snapshot
+from stores._core.snapshot import (
+    SNAPSHOT_MANIFEST,
+    TABLE_SUFFIX,
+    SnapshotManifest,
+    SnapshotPartition,
+    decode_snapshot,
+    manifests,
+)
 from stores._files import crc32
 from stores.errors import SnapshotError
 from stores.rocks import RocksStore
@@ -44,6 +54,11 @@ class Snapshot:
     def keys(self) -> int:
         """How many keys it holds."""
         return self.part.keys
+
+    @asynccontextmanager
+    async def fetched(self) -> AsyncIterator[Snapshot]:
+        """Return the content with its files on this machine, where they are."""
+        yield self
 
     def place(self, folder: Path) -> list[Path]:
         """Link the tables into a folder, or copy them where file system or rights allow no links."""
@@ -93,37 +108,60 @@ class SnapshotFolder:
         Raises:
             SnapshotError: the manifest can't be read, or is of another app or store.
         """
-        folder = self.path / store
+        newest = find_newest(self._read, self.app, store, partition)
+        if newest is None:
+            return None
+        file, manifest, part = newest
+        folder = (self.path / file).parent / part.folder
+        return Snapshot(folder, manifest.changelog, manifest.partition_count, part)
+
+    def _read(self, file: str) -> bytes | None:
         try:
-            text = (folder / SNAPSHOT_MANIFEST).read_text(encoding="utf-8")
+            return (self.path / file).read_bytes()
         except FileNotFoundError:
             return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise SnapshotError(f"{folder / SNAPSHOT_MANIFEST} can't be read: {error}") from error
-        try:
-            manifest = decode_snapshot(text)
-        except ValueError as error:
-            raise SnapshotError(f"{folder / SNAPSHOT_MANIFEST}: {error}") from error
-        if (manifest.app, manifest.store) != (self.app, store):
-            raise SnapshotError(
-                f"the snapshot in {folder} is of store {manifest.store!r} of app {manifest.app!r}, not of {store!r} of "
-                f"{self.app!r}"
-            )
-        parts = {part.partition: part for part in manifest.partitions}
-        if partition not in parts:
-            return None
-        return Snapshot(folder, manifest.changelog, manifest.partition_count, parts[partition])
+        except OSError as error:
+            raise SnapshotError(f"{self.path / file} can't be read: {error}") from error
+
+    def __str__(self) -> str:
+        return str(self.path)
 
     def __repr__(self) -> str:
         return f"SnapshotFolder({str(self.path)!r})"
 
 
-def _link_or_copy(source: Path, target: Path) -> None:
-    """Link the file, or copy it: to another file system, or where it may not be opened for writing.
+def find_newest(
+    read: Callable[[str], bytes | None], app: str, store: str, partition: int
+) -> tuple[str, SnapshotManifest, SnapshotPartition] | None:
+    """Return the newest snapshot of a partition with its manifest and the manifest's file, None if there is none.
 
-    RocksDB opens a file for writing once, to sync it.
+    Raises:
+        SnapshotError: a manifest can't be read, or is of another app or store.
     """
-    if os.access(source, os.W_OK):
+    snapshots = []
+    for file in manifests(store, partition):
+        raw = read(file)
+        if raw is None:
+            continue
+        try:
+            manifest = decode_snapshot(raw.decode())
+        except ValueError as error:
+            raise SnapshotError(f"{file}: {error}") from error
+        if (manifest.app, manifest.store) != (app, store):
+            raise SnapshotError(
+                f"the snapshot of {file} is of store {manifest.store!r} of app {manifest.app!r}, not of {store!r} of "
+                f"{app!r}"
+            )
+        snapshots += [(file, manifest, part) for part in manifest.partitions if part.partition == partition]
+    return max(snapshots, key=lambda snapshot: snapshot[2].position.wall_time_ms, default=None)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Link the table, or copy it: to another file system, or where it may not be opened for writing.
+
+    RocksDB opens a table for writing once, to sync it; files of a database that are no tables it changes.
+    """
+    if source.suffix == TABLE_SUFFIX and os.access(source, os.W_OK):
         try:
             os.link(source, target, follow_symlinks=False)
         except OSError:

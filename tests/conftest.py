@@ -16,6 +16,7 @@ from dev.kafka import Cluster, existing_brokers
 from dev.kafka.archive import ensure_archive
 from tests import balance, skips
 from tests.examples import load_profile
+from tests.s3 import S3Server, running_s3
 
 load_profile()
 
@@ -59,6 +60,13 @@ def _driver_time() -> Iterator[None]:
         begin = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
         patch.setattr("actors.testing.machine.last_full_hour", lambda: begin)
         yield
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server with the S3 API that all tests of a process share."""
+    with running_s3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

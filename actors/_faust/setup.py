@@ -47,7 +47,7 @@ from actors.declare.streams.feeds import checked, feeds_of, writers_of
 from actors.declare.topic import refuse_changelog
 from actors.declare.values.codecs import key_codec, resolve, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
-from actors.ports import TaskLog, Writer
+from actors.ports import Snapshots, TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
 from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic, Recipient
@@ -87,7 +87,10 @@ class Setup:
         self.folder = Path(conf.appdir) / "actors"
         self.views_folder = Path(conf.appdir) / "views"
         snapshot = options.state_snapshot
-        self.snapshots = None if snapshot is None else SnapshotFolder(snapshot, app=conf.id)
+        self.snapshots: Snapshots | None = None
+        """Where snapshots lie; if not in a folder, an extension that reads them sets it in its `check`."""
+        if snapshot is not None and "://" not in str(snapshot):
+            self.snapshots = SnapshotFolder(snapshot, app=conf.id)
         self.lost_changelog = LostChangelog(options.lost_changelog)
         self.instance_id: str | None = conf.consumer_group_instance_id or None
         self.worker = self.instance_id or f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
@@ -136,6 +139,11 @@ class Setup:
         check_timeouts(self.group_settings, self.app.actor_options.revoke_timeout.total_seconds())
         for extension in self.app.extensions.values():
             extension.check(self)
+        if self.app.actor_options.state_snapshot is not None and self.snapshots is None:
+            raise ConfigurationError(
+                f"state_snapshot={self.app.actor_options.state_snapshot!r}: `extensions` leaves out `snapshots`, which "
+                "reads object storage: add it, or name a folder"
+            )
         check_tracing(self.app)
         standby_replicas(self.app)
         for definition in self.app.actors.values():

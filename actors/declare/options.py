@@ -98,8 +98,11 @@ class ActorOptions:
         log_format: how a worker's log is written: "text" for people, or "json", one object a line.
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes the extra `tracing`, and a
             tracer provider that the process sets up.
-        state_snapshot: a folder of `spark_replay snapshot`: stores that this worker's disk has nothing of begin from
-            there and read only the changelog's tail. Also `STATE_SNAPSHOT` in the environment.
+        state_snapshot: where snapshots are, a folder or a URI as `s3://bucket/prefix`: stores that this worker's disk
+            has nothing of begin from there and read only the changelog's tail. Also `STATE_SNAPSHOT` in the
+            environment. URIs and `state_snapshot_every` take the extra `s3`.
+        state_snapshot_every: how often a worker writes a snapshot of each of its partitions there; 0 for never. Also
+            `STATE_SNAPSHOT_EVERY` in the environment.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
 
     Examples:
@@ -150,6 +153,7 @@ class ActorOptions:
     log_format: str = field(default="text", metadata={"choices": ("text", "json")})
     tracing: bool = False
     state_snapshot: Path | str | None = field(default=None, metadata=HAS_VARIABLE)
+    state_snapshot_every: timedelta = field(default=timedelta(0), metadata=HAS_VARIABLE)
     rocksdb_cache_bytes: int = 64 * 1024 * 1024
     rocksdb_write_buffer_bytes: int = field(default=64 * 1024 * 1024, metadata=POSITIVE)
 

@@ -14,11 +14,13 @@ from stores._core.record import Int64, Position, position_fields
 SNAPSHOT_MANIFEST = "seed.json"
 SNAPSHOT_FORMAT = 1
 TABLE_SUFFIX = ".sst"
+DATABASE_FILE = "CURRENT"
+"""The file that each database has, and no other content."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTable:
-    """A table file beside the manifest: `keys` entries in `size_bytes` bytes, whose CRC-32 is `crc32`."""
+    """A file of the snapshot: `keys` entries in `size_bytes` bytes, whose CRC-32 is `crc32`."""
 
     file: str
     size_bytes: Int64
@@ -28,11 +30,16 @@ class SnapshotTable:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPartition:
-    """One partition: its tables in the order of their keys, none if it holds nothing."""
+    """One partition: its tables in the order of their keys, none if it holds nothing.
+
+    With a `folder` beside the manifest they are in there, and are all files of a database, the checkpoint of a worker;
+    the estimated number of its keys stands at the file `DATABASE_FILE`.
+    """
 
     partition: Int64
     position: Position
     tables: tuple[SnapshotTable, ...]
+    folder: str = ""
 
     @property
     def keys(self) -> int:
@@ -57,6 +64,11 @@ def table_file(partition: int, number: int) -> str:
     return f"partition-{partition:05d}-{number:04d}{TABLE_SUFFIX}"
 
 
+def manifests(store: str, partition: int) -> tuple[str, str]:
+    """Return where manifests with a partition may lie: that of all partitions, and that of a worker."""
+    return f"{store}/{SNAPSHOT_MANIFEST}", f"{store}/partition-{partition:05d}/{SNAPSHOT_MANIFEST}"
+
+
 def encode_snapshot(manifest: SnapshotManifest) -> str:
     """Return the manifest as JSON text."""
     return (
@@ -79,6 +91,6 @@ def decode_snapshot(raw_text: str) -> SnapshotManifest:
         # The next owner's epoch is one more.
         if part.position.epoch < 0 or part.position.changelog_offset < 0:
             raise ValueError(f"snapshot with a negative position of partition {part.partition}: {part.position}")
-        for table in part.tables:
-            check_file(table.file, "snapshot")
+        for name in (*(table.file for table in part.tables), *filter(None, [part.folder])):
+            check_file(name, "snapshot")
     return manifest

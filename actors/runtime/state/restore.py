@@ -331,7 +331,8 @@ class Restorer:
                     logger.info("%s: there is no snapshot of it in %s", source, snapshots)
                     return None
                 self._check(snapshot, changelog, bounds)
-                await finish_in_thread(store.load_snapshot, snapshot)
+                async with snapshot.fetched() as content:
+                    await finish_in_thread(store.load_snapshot, content)
         except SnapshotError as error:
             logger.warning("%s: the snapshot isn't used, the changelog has everything: %s", source, error)
             return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faust.cli.base import cli
@@ -18,7 +20,7 @@ from actors.declare.host import changelog_topic, table_changelog
 from stores.errors import StoreUnavailableError
 
 
-def new_app(**settings: str) -> App:
+def new_app(**settings: Any) -> App:
     return App("unit", broker="kafka://127.0.0.1:1", **settings)
 
 
@@ -165,6 +167,25 @@ def test_where_snapshots_are_the_environment_says_first(monkeypatch: pytest.Monk
     app = App("unit", **options)
     assert str(Setup(app).snapshots.path) == "/mnt/others"
     assert Setup(app).snapshots.app == "unit"
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"state_snapshot": "s3://bucket/x", "extensions": []}, "leaves out `snapshots`"),
+        ({"state_snapshot": "nowhere://bucket/x"}, "state_snapshot='nowhere://bucket/x': "),
+        ({"state_snapshot_every": timedelta(hours=1)}, "set state_snapshot too"),
+    ],
+)
+def test_a_place_of_snapshots_that_cannot_be_used_is_refused(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(problem)):
+        Setup(new_app(**settings)).check_settings()
+
+
+def test_snapshots_lie_in_object_storage_if_their_place_is_a_uri() -> None:
+    setup = Setup(new_app(state_snapshot="s3://bucket/x"))
+    setup.check_settings()
+    assert str(setup.snapshots) == "s3://bucket/x"
 
 
 def test_the_banner_says_where_the_state_of_actors_is() -> None:

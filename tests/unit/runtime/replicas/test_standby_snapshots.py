@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ class Snapshot:
     @property
     def keys(self) -> int:
         return len(self.content)
+
+    @asynccontextmanager
+    async def fetched(self) -> "AsyncIterator[Snapshot]":
+        yield self
 
     def place(self, folder: object) -> list[Path]:
         raise NotImplementedError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import hypothesis.strategies as st
@@ -37,6 +38,10 @@ class Snapshot:
     @property
     def keys(self) -> int:
         return len(self.content)
+
+    @asynccontextmanager
+    async def fetched(self) -> AsyncIterator[Snapshot]:
+        yield self
 
     def place(self, folder: object) -> list:
         raise NotImplementedError
