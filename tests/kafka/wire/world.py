@@ -218,9 +218,9 @@ class Owner:
         """Commit and end."""
         if self.task is not None:
             self.task.request_stop()
-            if not await self.task.is_over(PROGRESS_S):
+            if not await self.task.ended(PROGRESS_S):
                 self.task.abandon()
-                await self.task.is_over(PROGRESS_S)
+                await self.task.ended(PROGRESS_S)
         await self._committer.close()
         if self.control is not None:
             await self.control.close()
