@@ -144,7 +144,7 @@ def find_newest(
         if raw is None:
             continue
         try:
-            manifest = decode_snapshot(raw.decode())
+            manifest = decode_snapshot(raw)
         except ValueError as error:
             raise SnapshotError(f"{file}: {error}") from error
         if (manifest.app, manifest.store) != (app, store):

@@ -349,7 +349,7 @@ DECODERS: dict[str, Decoder] = {
         _text(manifest.decode_manifest), (manifest.encode_manifest(_MANIFEST).encode(),), (ValueError,)
     ),
     "document snapshot": Decoder(
-        _text(snapshot.decode_snapshot), (snapshot.encode_snapshot(_SNAPSHOT).encode(),), (ValueError,)
+        snapshot.decode_snapshot, (snapshot.encode_snapshot(_SNAPSHOT).encode(),), (ValueError,)
     ),
     "_read_about": Decoder(
         _file(folder._ABOUT, folder._read_about), (b'{"app": "a", "format": 1, "id": "i"}',), (StoreError,)

@@ -101,7 +101,7 @@ class SnapshotWriter:
         if stored is None:
             return None
         try:
-            manifest = decode_snapshot(stored[0].decode())
+            manifest = decode_snapshot(stored[0])
         except ValueError as error:
             raise SnapshotError(f"{self._objects}/{file} isn't replaced: {error}") from error
         if (manifest.app, manifest.store) != (self._objects.app, store) or len(manifest.partitions) != 1:

@@ -82,12 +82,12 @@ class _Format:
     format: int
 
 
-def decode_document(raw_text: str, kind: str, known_format: int, of: type[Content]) -> Content:
+def decode_document(raw: str | bytes, kind: str, known_format: int, of: type[Content]) -> Content:
     """Read a manifest of a format; `ValueError`, which names the kind, if it is another one."""
     try:
-        found = msgspec.json.decode(raw_text, type=_Format).format
+        found = msgspec.json.decode(raw, type=_Format).format
         if found == known_format:
-            return msgspec.json.decode(raw_text, type=of)
+            return msgspec.json.decode(raw, type=of)
     except (*MALFORMED, msgspec.MsgspecError) as error:
         raise ValueError(f"not a manifest: {error}") from error
     raise ValueError(f"{kind} of format {found}, this release reads format {known_format}")

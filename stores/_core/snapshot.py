@@ -79,13 +79,13 @@ def encode_snapshot(manifest: SnapshotManifest) -> str:
     )
 
 
-def decode_snapshot(raw_text: str) -> SnapshotManifest:
+def decode_snapshot(raw: str | bytes) -> SnapshotManifest:
     """Read what `encode_snapshot` wrote; fields that this release doesn't know are ignored.
 
     Raises:
         ValueError: it isn't a snapshot's manifest, or it is of a format this release doesn't know. The text says which.
     """
-    manifest = decode_document(raw_text, "snapshot", SNAPSHOT_FORMAT, SnapshotManifest)
+    manifest = decode_document(raw, "snapshot", SNAPSHOT_FORMAT, SnapshotManifest)
     check_numbers([part.partition for part in manifest.partitions], manifest.partition_count, "snapshot")
     for part in manifest.partitions:
         # The next owner's epoch is one more.

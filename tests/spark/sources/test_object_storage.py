@@ -23,8 +23,12 @@ from tests.spark.sources.object_storage import LATE, Refusal, Storage, serving
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# moto's and botocore's own
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+pytestmark = [
+    # Hadoop's client for S3 is a download of 560 MB.
+    pytest.mark.nightly,
+    # moto's and botocore's own
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +153,6 @@ def test_no_bucket(spark: SparkSession, brokers: str, storage: Storage, log: Log
         keep(spark, brokers, "no-such-bucket", log)
 
 
-@pytest.mark.nightly
 def test_killed_while_it_writes(
     spark: SparkSession, brokers: str, storage: Storage, bucket: str, log: Log, tmp_path: Path
 ):
