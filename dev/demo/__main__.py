@@ -2,7 +2,8 @@
 
 50,000 run commands, each asked for twice, go to a real broker by Kafka's own console producer. Two
 workers run each command once; one of them is killed while it is busy, and started again. Then Spark rebuilds the
-state from the changelog and compares it with what the workers hold. All files are in `.local/demo`.
+state from the changelog. The last commands come, and an audit goes on from the rebuild: it reads what the changelog
+has behind it, and compares all keys with what the workers hold. All files are in `.local/demo`.
 
 The last line on standard output is a JSON object; the exit code is 1 if a number in it isn't what it has to be.
 """

@@ -6,13 +6,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".local" / "demo"
-EXPORTS = FOLDER / "exports"
+EXPORTS, REBUILD = FOLDER / "exports", FOLDER / "rebuild"
 
 APP, STORE = "dispatcher", "run-command-state"
 INPUT, OUTPUT = "raw-data", "runs"
 CHANGELOG, OWNERS = f"{APP}--{STORE}-changelog", f"{APP}-actors-owners"
 PARTITIONS = 4
 COMMANDS, DISTINCT = 100_000, 50_000
+LATE = 1_000
+"""So many of the commands come after the rebuild, and are what an audit reads that goes on from it."""
 
 BUSY_RUNS = 2_000
 """The kill waits for so many runs, so that there is state to lose."""

@@ -303,7 +303,8 @@ def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
 
 def _judged_since(base: Base, source: Source, topic: Topic, held: Held) -> _Judged:
     kept, state = (_answered(rows, held) for rows in (held.read(source.spark), base.rows(source.spark)))
-    point = held_point(topic, held)
+    # a worker's position is behind its last record, a rebuild's behind the marker that ends the transaction
+    point = base.reached(topic, held_point(topic, held))
     base.require_before(topic, point)
     settled = settle(source, topic, point, to_the_end=True, select=lambda rows: _answered(rows, held), since=base.ends)
     base.require_deletes_kept(source, settled)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.errors import LogTooShortError, PointError, ReadError, TargetError, WrongTopicError
 from spark_replay.fold.decoding import Codecs
 from spark_replay.fold.fold import expired, fields
-from spark_replay.fold.points import Point, now_ms
+from spark_replay.fold.points import Point, now_ms, point_at
 from spark_replay.fold.rebuilt import (
     LAYERS,
     Layer,
@@ -95,6 +95,11 @@ class Base:
         return tuple(part.end_offset for part in self.rebuilt.partitions)
 
     @property
+    def last_offsets(self) -> dict[int, int]:
+        """The last record that it has of each partition."""
+        return {part.partition: part.last_offset for part in self.rebuilt.partitions}
+
+    @property
     def starts(self) -> tuple[int, ...]:
         """Where the log began in each partition when it was read from its start."""
         return tuple(part.start_offset for part in self.rebuilt.partitions)
@@ -127,6 +132,14 @@ class Base:
                 f"{self.folder} is a rebuild of {len(rebuilt.partitions)} partitions, {name} has "
                 f"{topic.partition_count}. Rebuild from the start"
             )
+
+    def reached(self, topic: Topic, point: Point) -> Point:
+        """Return a point with the rebuild's offset where only markers of transactions lie between the two."""
+        before = tuple(
+            part.end_offset if before is not None and part.last_offset < before < part.end_offset else before
+            for part, before in zip(self.rebuilt.partitions, point.before, strict=True)
+        )
+        return point_at(topic, before, point.times_ms)
 
     def require_before(self, topic: Topic, point: Point) -> None:
         """Check that a point of the log isn't before the rebuild, and that the log has all that is between.

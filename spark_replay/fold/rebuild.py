@@ -188,7 +188,7 @@ class _Run:
     def from_start(self, to: Path) -> Rebuilt:
         folded = Folded(folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms).settled.kept())
         topic, point = folded.settled.topic, folded.settled.point
-        counts = _counts(folded.facts)
+        counts, last = _counts(folded.facts)
         _require_changelog(self.source, counts)
         windows = folded.windows
         layer, read = write_layer(
@@ -202,6 +202,7 @@ class _Run:
             folded.settled,
             counts,
             windows,
+            last=last,
             keys={number: digest.rows for number, digest in read.items()},
             undecodable=sum(digest.more for digest in read.values()),
             layers=(layer,),
@@ -214,7 +215,7 @@ class _Run:
         """Go on from an earlier rebuild; None where the whole log has to be read."""
         folded = Folded(folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).settled.kept())
         settled, windows = folded.settled, folded.windows
-        counts = _counts(folded.facts)
+        counts, last = _counts(folded.facts)
         if counts["unknown"] or windows.lost:
             return None
         windows = windows.or_else(held_windows(base.rows(self.source.spark), settled.topic))
@@ -224,6 +225,7 @@ class _Run:
             replace(settled, topic=replace(settled.topic, starts=base.starts)),
             counts,
             windows,
+            last=base.last_offsets | last,
             keys=extension.keys,
             undecodable=extension.undecoded,
             layers=extension.layers,
@@ -235,6 +237,7 @@ class _Run:
         counts: Mapping[str, int],
         windows: WindowLog,
         *,
+        last: Mapping[int, int],
         keys: Mapping[int, int],
         undecodable: int,
         layers: tuple[Layer, ...],
@@ -252,21 +255,25 @@ class _Run:
             undecodable=None if self.codecs is None else undecodable,
             seconds=round(time.monotonic() - self.started_s, 3),
             format=self.file_format,
-            partitions=_partitions(topic, point, keys),
+            partitions=_partitions(topic, point, last, keys),
             notes=(*_notes(topic, point, windows), *self.source.doubts(point.ends(topic))),
             made_ms=self.made_ms,
             layers=layers,
         )
 
 
-def _counts(rows: DataFrame) -> dict[str, int]:
-    counted = rows.agg(
-        F.sum("records").alias("records"),
-        F.sum("damaged").alias("without_metadata"),
-        F.count_if("unknown").alias("unknown"),
-        F.count("last").alias("below"),
-    ).collect()
-    return {name: value or 0 for name, value in counted[0].asDict().items()}
+def _counts(rows: DataFrame) -> tuple[dict[str, int], dict[int, int]]:
+    """Return the counts, and of each partition with records below the point the offset of the last one."""
+    counts = {
+        "records": F.sum("records"),
+        "without_metadata": F.sum("damaged"),
+        "unknown": F.count_if("unknown"),
+        "below": F.count("last"),
+    }
+    columns = [count.alias(name) for name, count in counts.items()]
+    counted = rows.groupBy("partition").agg(*columns, F.max("last.offset").alias("last_offset")).collect()
+    last = {row["partition"]: row["last_offset"] for row in counted if row["below"]}
+    return {name: sum(row[name] for row in counted) for name in counts}, last
 
 
 def _as_of(given: AsOf | str) -> AsOf:
@@ -281,12 +288,15 @@ def _require_changelog(source: Source, counts: Mapping[str, int]) -> None:
         )
 
 
-def _partitions(topic: Topic, point: Point, keys: Mapping[int, int]) -> tuple[RebuiltPartition, ...]:
+def _partitions(
+    topic: Topic, point: Point, last: Mapping[int, int], keys: Mapping[int, int]
+) -> tuple[RebuiltPartition, ...]:
     return tuple(
         RebuiltPartition(
             partition=number,
             start_offset=topic.starts[number],
             end_offset=end,
+            last_offset=last.get(number, -1),
             as_of_ms=point.times_ms[number],
             keys=keys.get(number, 0),
         )

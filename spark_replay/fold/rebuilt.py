@@ -49,6 +49,7 @@ class RebuiltPartition:
         partition: The partition.
         start_offset: Where the log begins.
         end_offset: The state is that of the records below it.
+        last_offset: The last of these records, -1 if there is none. Only markers of transactions lie behind it.
         as_of_ms: Unix milliseconds at which its keys count as expired.
         keys: Rows written.
     """
@@ -56,6 +57,7 @@ class RebuiltPartition:
     partition: int
     start_offset: int
     end_offset: int
+    last_offset: int
     as_of_ms: int
     keys: int
 

@@ -41,7 +41,7 @@ from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.examples import examples
 from tests.kafka.helpers import ROOT
 from tests.spark.fold.test_windows import history
-from tests.spark.helpers import NOW_MS, PARTITIONS, Export, Log, Write, append, random_transactions, write_log
+from tests.spark.helpers import NOW_MS, PARTITIONS, Export, Log, Write, append, home, random_transactions, write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -375,6 +375,27 @@ def test_validation_from_a_rebuild_finds_the_same(spark: SparkSession, tmp_path:
     write_rebuild(source, to=tmp_path / "late", as_of_ms=NOW_MS - 1)
     with pytest.raises(PointError, match=r"is before the rebuild"):
         validate_exports(source, against=tmp_path / "exports", base=tmp_path / "late")
+
+
+def test_a_position_before_the_markers_that_a_rebuild_ends_with(spark: SparkSession, tmp_path: Path):
+    """A worker's position is behind its last record, and the log ends behind the marker of the transaction."""
+    key = next(b"%d" % number for number in range(99) if home(b"%d" % number) == 0)
+    written = Log("app--store-changelog", [Write(0, key, b"%d" % number, offset=3 * number) for number in range(4)])
+    written.ends = [10, 0, 0]
+    log = [(0, w.offset, w.key, w.value, None, list(w.wire_headers)) for w in written.records]
+    write_rebuild(MemorySource(spark, log[:2], (5, 2, 0)), to=tmp_path / "earlier", as_of_ms=NOW_MS - 1)
+    source, later = (MemorySource(spark, log, (end, 2, 0)) for end in (11, 20))
+    base = tmp_path / "base"
+    write_rebuild(source, to=base, as_of_ms=NOW_MS - 1, base=tmp_path / "earlier")
+    folder = Export.of(written).write(tmp_path / "exports")
+    report = validate_exports(later, against=folder, base=base)
+    assert (report.counts["equal"], report.mismatches, report.unanswered) == (1, 0, {})
+    # without new records the rebuild keeps what it knows of each partition
+    write_rebuild(later, to=tmp_path / "again", as_of_ms=NOW_MS - 1, base=base)
+    assert validate_exports(later, against=folder, base=tmp_path / "again").mismatches == 0
+    written.ends = [9, 0, 0]
+    with pytest.raises(PointError, match=r"partition 0: the point, offset 9, is before the rebuild"):
+        validate_exports(later, against=Export.of(written).write(tmp_path / "stale"), base=base)
 
 
 @pytest.mark.nightly
