@@ -30,7 +30,7 @@ def log(brokers: str) -> Log:
     return write_log(brokers, [*random_transactions(11, count=10, keys=20), writes])
 
 
-@pytest.fixture(params=[{}, OWN], ids=["ours", "own"])
+@pytest.fixture(params=[pytest.param({}, marks=pytest.mark.nightly), OWN], ids=["ours", "own"])
 def session(spark: SparkSession, request: pytest.FixtureRequest) -> SparkSession:
     """Return a session of the user's own, with other settings than ours."""
     own = spark.newSession()
