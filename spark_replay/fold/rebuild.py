@@ -255,6 +255,7 @@ class _Run:
             partitions=_partitions(topic, point, keys),
             notes=(*_notes(topic, point, windows), *self.source.doubts(point.ends(topic))),
             made_ms=self.made_ms,
+            deletes=topic.deletes,
             layers=layers,
         )
 
