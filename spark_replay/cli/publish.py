@@ -24,11 +24,7 @@ from spark_replay.printing import say
     help="A setting of the Kafka client for --to-brokers. Default: those of --brokers. May be repeated.",
 )
 @click.option("--partitions", type=click.IntRange(1), help="Those of TOPIC. Default: as many as the changelog.")
-@click.option(
-    "--placed-by-key",
-    is_flag=True,
-    help="Confirm that the store doesn't have placement=\"task\": a changelog of one partition doesn't show it.",
-)
+@click.option("--placed-by-key", is_flag=True, help='The store has no placement="task": one partition can\'t show it.')
 @click.option("--as-of", default="latest", show_default=True, metavar="POINT", help=POINT)
 @click.option("--rebuild", type=LocalFolder(), metavar="DIR", help="Write the state of this rebuild of the changelog.")
 @click.option(

@@ -102,8 +102,7 @@ def publish_state(
         as_of: The point, as `--as-of` takes it.
         rebuild: A rebuild of the changelog, whose state is written in place of the log's.
         partitions: How many the new one has; as many as the old one if left out.
-        placed_by_key: That the store's keys are placed by murmur2, for a changelog of one partition, where it can't
-            be seen.
+        placed_by_key: That murmur2 places the store's keys, which a changelog of one partition doesn't show.
         transform: Executors call it with each key and value. It returns those to write, or None to leave the key out.
         dry_run: Whether to write nothing.
 
@@ -161,10 +160,7 @@ def _topic_of(source: Source, summary: Rebuilt) -> Topic:
 
 
 def _state(source: Source, point: AsOf) -> tuple[DataFrame, int, tuple[str, ...]]:
-    """Return what a worker's restore would have at a point, expired keys too: their owner removes them.
-
-    As rows of `read_rebuild`, with the number of keys that are unknown, and with notes.
-    """
+    """Return a state as `read_rebuild` does, with expired keys, which their owner removes; unknown keys; and notes."""
     folded = Folded(folded_at(source, point, as_of_ms=0).settled.kept())
     settled = folded.settled
     writes = settled.writes(folded.facts.where(F.col("key").isNotNull() & ~F.col("unknown")))
@@ -293,10 +289,9 @@ def _ensure_target(target: KafkaSource, count: int, topic: Topic, like: Settings
 
 def _settings_of(source: Source | None) -> Settings | None:
     """Return the settings of Kafka's topic, None if there is none."""
-    with suppress(UnknownTopicError):
-        if isinstance(source, KafkaSource):
-            with source.asking() as admin:
-                return admin.settings(source.topic)
+    if isinstance(source, KafkaSource):
+        with suppress(UnknownTopicError), source.asking() as admin:
+            return admin.settings(source.topic)
     return None
 
 
@@ -309,10 +304,8 @@ def _write(kept: DataFrame, target: KafkaSource, settings: Settings) -> None:
     expiry = F.unhex(F.lpad(F.hex("expires_at_ms"), 2 * _EXPIRY_BYTES, "0"))
     metadata = F.concat(F.lit(NO_METADATA[:-_EXPIRY_BYTES]), expiry)
     headers = F.array(F.struct(F.lit(METADATA_HEADER).alias("key"), metadata.alias("value"))).alias("headers")
-    writer = kept.select(F.lit(target.topic).alias("topic"), "partition", "key", "value", headers).write.format("kafka")
-    for key, value in client.items():
-        writer = writer.option(f"kafka.{key}", value)
-    writer.save()
+    rows = kept.select(F.lit(target.topic).alias("topic"), "partition", "key", "value", headers)
+    rows.write.format("kafka").options(**{f"kafka.{key}": value for key, value in client.items()}).save()
 
 
 def _require_published(kept: DataFrame, target: KafkaSource) -> None:
