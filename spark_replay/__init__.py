@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from spark_replay.recompute.recompute import recompute_actor, recompute_keys
     from spark_replay.recompute.report import Recomputed
     from spark_replay.session import spark_session
-    from spark_replay.snapshot.publish import publish_state
+    from spark_replay.snapshot.publish import Published, publish_state
     from spark_replay.snapshot.snapshot import WrittenSnapshot, write_snapshot
     from spark_replay.sources.archives.archive import archive
     from spark_replay.sources.base import Source
@@ -81,6 +81,7 @@ __all__ = [
     "LogTooShortError",
     "PlacementError",
     "PointError",
+    "Published",
     "ReadError",
     "Rebuilt",
     "Recompute",
@@ -140,7 +141,7 @@ _NAMES = {
     "recompute.recompute": "recompute_actor recompute_keys",
     "recompute.report": "Recomputed",
     "session": "spark_session",
-    "snapshot.publish": "publish_state",
+    "snapshot.publish": "Published publish_state",
     "snapshot.snapshot": "WrittenSnapshot write_snapshot",
     "sources.archives.archive": "archive",
     "sources.base": "Source",

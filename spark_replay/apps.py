@@ -56,13 +56,7 @@ def load_app(module: str, *, where: str = HERE) -> Any:
         AppError: There is no such module or app; the text lists those that exist.
     """
     name, _, attribute = module.partition(":")
-    try:
-        loaded = importlib.import_module(name)
-    except ImportError as error:
-        raise AppError(f"module {name!r} can't be imported ({first_line(error)}) {where}") from error
-    except Exception as error:
-        said = f"{type(error).__name__}: {first_line(error)}"
-        raise AppError(f"module {name!r} raised {said} while it was imported {where}") from error
+    loaded = _imported(name, where)
     if attribute:
         app = getattr(loaded, attribute, None)
         if not _is_app(app):
@@ -74,6 +68,25 @@ def load_app(module: str, *, where: str = HERE) -> Any:
     if len({id(app) for app in apps.values()}) != 1:
         raise AppError(f"module {name!r} has {_listed(apps)}: name the app as in --app {name}:app")
     return next(iter(apps.values()))
+
+
+def load_function(name: str) -> Any:
+    """Import a function, `module:function`; `AppError` if there is none."""
+    module, _, attribute = name.partition(":")
+    function = getattr(_imported(module, HERE), attribute, None)
+    if not callable(function):
+        raise AppError(f"{name}: there is no such function, give module:function")
+    return function
+
+
+def _imported(name: str, where: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise AppError(f"module {name!r} can't be imported ({first_line(error)}) {where}") from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise AppError(f"module {name!r} raised {said} while it was imported {where}") from error
 
 
 def _is_app(value: Any) -> bool:

@@ -21,6 +21,7 @@ EVERY_S = 20.0
 
 _SHOWN = re.compile(r"^\$ (?P<line>curl .*)(?:\n(?P<answer>[\[{].*))?$|`(?P<inline>curl [^`\n]*)`", re.MULTILINE)
 RUN_ELSEWHERE = {
+    "docs/how-to/snapshots.md#A corrected state": "tests/spark/snapshot/test_publish.py",
     "docs/how-to/extensions.md#Run something of your own in each worker": "tests/unit/app/test_extensions.py",
     "docs/how-to/extensions.md#Install it/2": "tests/unit/app/test_extensions.py",
     "docs/how-to/asgi.md#Actors in a FastAPI or other ASGI app": "tests/kafka/app/test_asgi.py",

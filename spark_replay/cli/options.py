@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spark_replay.sources.base import Source
 
 _FILE_WIDTH = 120
+POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

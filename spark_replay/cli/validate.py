@@ -13,6 +13,7 @@ import click
 
 from spark_replay.cli.live import Live, live_options
 from spark_replay.cli.options import (
+    POINT,
     Given,
     LocalFolder,
     Run,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from spark_replay.comparison.live import Workers
     from spark_replay.comparison.report import Report
     from spark_replay.sources.base import Source
-
-_POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
 
 
 @click.command()
@@ -52,7 +51,7 @@ _POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `reb
 )
 @click.option("--against-brokers", metavar="HOST:PORT,…", help="Another cluster, such as a mirror.")
 @click.option("--against-changelog", metavar="TOPIC", help="The changelog there. Default: of the same name.")
-@click.option("--as-of", default="latest", show_default=True, metavar="POINT", help=_POINT)
+@click.option("--as-of", default="latest", show_default=True, metavar="POINT", help=POINT)
 @click.option("--against-as-of", metavar="POINT", help="Compare with the state at this point.")
 @click.option("--metadata", is_flag=True, help="Between two logs, also compare source offset and epoch.")
 @click.option(

@@ -258,6 +258,7 @@ class _Run:
             partitions=_partitions(topic, point, last, keys),
             notes=(*_notes(topic, point, windows), *self.source.doubts(point.ends(topic))),
             made_ms=self.made_ms,
+            deletes=topic.deletes,
             layers=layers,
         )
 

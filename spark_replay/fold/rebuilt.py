@@ -110,6 +110,7 @@ class Rebuilt:
         notes: What else has to be known of it.
         made_ms: A moment before the log's ends were asked for, Unix milliseconds.
         made_from: The rebuild from which it was made; empty if it was made from the start of the log.
+        deletes: Whether the changelog also deletes old records, as those of window stores do.
         layers: Its files, the oldest first; without names where the format keeps its own list of them.
     """
 
@@ -130,6 +131,7 @@ class Rebuilt:
     notes: tuple[str, ...] = ()
     made_ms: int = 0
     made_from: str = ""
+    deletes: bool = False
     layers: tuple[Layer, ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""Writes a changelog's state into a new, empty changelog: on another cluster, or with other partitions.
+"""Writes a state into a new, empty changelog: on another cluster, with other partitions, or corrected.
 
 The write metadata of the new records is no owner's: epoch 0 and input offset 0, whose meaning is "of no input", and
 the expiry as it was. The offsets of the former input say nothing of the new one. A worker's takeover takes such a
@@ -8,196 +8,309 @@ owner's own writes have write metadata again by which an operator's reset is not
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import PlacementError, ReadError, TargetError, UnknownTopicError
+from spark_replay.errors import (
+    AppError,
+    PlacementError,
+    PointError,
+    ReadError,
+    ReplayError,
+    TargetError,
+    UnknownTopicError,
+    WrongTopicError,
+)
+from spark_replay.fold.fold import fields
 from spark_replay.fold.placement import home_partition
-from spark_replay.fold.windows import newest_windows
-from spark_replay.snapshot.snapshot import kept_writes
+from spark_replay.fold.points import AsOf
+from spark_replay.fold.rebuild import Folded, folded_at
+from spark_replay.fold.rebuilt import Rebuilt, read_rebuild, read_summary
+from spark_replay.fold.windows import held_windows
+from spark_replay.printing import printable
+from spark_replay.session import first_line
+from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Settings, Topic, client_options
-from spark_replay.sources.changelog import read_rows
-from spark_replay.sources.digests import Digest, digests
+from spark_replay.sources.digests import digests
 from spark_replay.sources.kafka import KafkaSource
-from spark_replay.sources.reading import reading
-from stores._core.record import METADATA_BYTES, METADATA_HEADER
+from spark_replay.sources.reading import keep, reading
+from spark_replay.sources.staging import local_folder
+from stores._core.record import METADATA_HEADER, NEVER
 from stores._core.replay import NO_METADATA
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 _VISIBLE_S = 30.0
 _EXPIRY_BYTES = 8
-_TO_THE_END = 2**31 - 1
 _OVERHEAD_BYTES = 1_024
+_AS_THE_BROKERS_SAY = -1
+_CHANGELOG = re.compile(r".+--.+-changelog")
+
+Transform = Callable[[bytes, bytes], tuple[bytes, bytes] | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The result of `publish_state`; of a dry run what it would be.
+
+    Attributes:
+        topic: The new changelog.
+        partitions: How many it has.
+        keys: How many were written.
+        size_bytes: Of these keys and their values.
+        left_out: How many keys the transform left out.
+        refused: In a dry run, each reason for which nothing would be written.
+        notes: What else has to be known of the state.
+    """
+
+    topic: str
+    partitions: int
+    keys: int
+    size_bytes: int
+    left_out: int
+    refused: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def publish_state(
-    source: KafkaSource, target: KafkaSource, *, partitions: int | None = None, placed_by_key: bool = False
-) -> int:
-    """Write the state that a changelog stands for into another topic, and return the number of keys.
+    source: Source,
+    target: KafkaSource,
+    *,
+    as_of: AsOf | str = "latest",
+    rebuild: str | Path | None = None,
+    partitions: int | None = None,
+    placed_by_key: bool = False,
+    transform: Transform | None = None,
+    dry_run: bool = False,
+) -> Published:
+    """Write the state that a changelog stands for into another topic.
 
     The topic is made like the changelog if it is missing. With another number of partitions each key goes where
-    murmur2 puts it, otherwise it stays where it is.
+    murmur2 puts it, and so does a key that the transform changed; others stay where they are.
 
     Args:
-        source: The changelog. No program writes to it: the app's workers are stopped.
+        source: The changelog. Of Kafka's, up to its end, no program writes to it: the app's workers are stopped.
         target: The new changelog.
+        as_of: The point, as `--as-of` takes it.
+        rebuild: A rebuild of the changelog, whose state is written in place of the log's.
         partitions: How many the new one has; as many as the old one if left out.
-        placed_by_key: That the store's keys are placed by murmur2, for a changelog of one partition, where it can't
-            be seen.
+        placed_by_key: That murmur2 places the store's keys, which a changelog of one partition doesn't show.
+        transform: Executors call it with each key and value. It returns those to write, or None to leave the key out.
+        dry_run: Whether to write nothing.
 
     Raises:
-        TargetError: The new topic has records, or isn't compacted, or has another number of partitions.
+        TargetError: The new topic has records, or other settings or partitions than it needs.
         PlacementError: The keys can't be spread over other partitions, as those of window stores and joins can't.
-        ReadError: Another program writes to the changelog, reading took longer than deletes are kept, or Spark couldn't
-            read or write to the end.
-        ReplayError: What `Source.describe` raises.
+        PointError: The state of some keys at the point is unknown.
+        AppError: The transform failed, or returned something else, or a key twice.
+        ReadError: Another program writes to a topic, or Spark couldn't read or write to the end.
+        ReplayError: As `rebuild_state` and `read_rebuild`.
     """
-    spark = source.spark
-    if spark.conf.get("spark.speculation", "false") == "true":
+    if source.spark.conf.get("spark.speculation", "false") == "true":
         raise TargetError("spark.speculation is on: a task that was given up may write old values later, switch it off")
-    began_s = time.monotonic()
-    topic = source.describe()
-    if topic.ends != topic.high_watermarks:
-        raise ReadError(f"a transaction is open in {topic.name}: stop the app's workers, and wait until it ends")
-    count = topic.partition_count if partitions is None else partitions
-    like = _settings_of(source)
-    _check_target(target, count, like)
-    if count != topic.partition_count and topic.deletes:
-        _refuse_windows(source, topic, count)
-    kept = kept_writes(read_rows(source, topic)).where(F.col("value").isNotNull()).select("partition", "key", "value")
-    kept.persist(StorageLevel.DISK_ONLY)
-    try:
-        with reading(str(source)):
-            if count != topic.partition_count:
-                _check_placement(kept, topic, placed_by_key=placed_by_key)
-                kept = kept.withColumn("partition", home_partition(F.col("key"), count))
-            settings = _ensure_target(target, count, like)
-            _write(kept, target, settings)
-            # everything has been read by now
-            source.require_deletes_kept(time.monotonic() - began_s)
-            keys = _require_published(kept, target)
-    finally:
-        kept.unpersist()
-    now = source.describe()
+    refused: list[str] = []
+
+    def refuse(errors: Iterable[ReplayError]) -> None:
+        for error in errors:
+            if not dry_run:
+                raise error
+            refused.append(str(error))
+
+    point, like = AsOf.parse(as_of) if isinstance(as_of, str) else as_of, _settings_of(source.live)
+    summary = None if rebuild is None else read_summary(local_folder(rebuild))
+    topic = source.describe() if summary is None else _topic_of(source, summary)
+    count, is_end = partitions or topic.partition_count, summary is None and source.live is not None and point == AsOf()
+    refuse(_against_target(target, count, topic))
+    if is_end and topic.ends != topic.high_watermarks:
+        refuse([ReadError(f"a transaction is open in {topic.name}: stop the app's workers, and wait until it ends")])
+    if summary is None or rebuild is None:
+        rows, unknown, notes = _state(source, point)
+    else:
+        rows, unknown, notes = read_rebuild(source.spark, rebuild), summary.unknown, summary.notes
+    with reading(str(source)):
+        refuse(_against_state(rows, unknown, topic, count, is_same=transform is None))
+        state = _placed(rows, transform, topic, count)
+        kept, sizes = state.where(F.col("key").isNotNull()), _sizes(state)
+        refuse(_against_places(state, topic, count, placed_by_key=placed_by_key))
+        refuse(_against_rows(kept, sizes.pop("largest"), _settings_of(target) or like, is_same=transform is None))
+        if not dry_run:
+            _write(kept, target, _ensure_target(target, count, topic, like))
+            _require_published(kept, target)
+    now = source.describe() if is_end else topic
     if (now.topic_id, now.high_watermarks) != (topic.topic_id, topic.high_watermarks):
-        raise ReadError(
-            f"{topic.name} was written to while it was read: stop the app's workers, delete {target.topic}, start again"
-        )
-    return keys
+        text = f"was written to while it was read: stop the app's workers, delete {target.topic}, start again"
+        refuse([ReadError(f"{topic.name} {text}")])
+    return Published(topic=target.topic, partitions=count, **sizes, refused=tuple(refused), notes=notes)
 
 
-def _check_target(target: KafkaSource, count: int, like: Settings) -> Topic | None:
-    try:
-        topic = target.describe()
-    except UnknownTopicError:
-        return None
+def _topic_of(source: Source, summary: Rebuilt) -> Topic:
+    """Return the changelog of a rebuild, which may have outlived it, as it was at its point."""
+    if summary.changelog != source.topic:
+        raise WrongTopicError(f"it is a rebuild of {summary.changelog}, not of {source.topic}")
+    ends = tuple(part.end_offset for part in summary.partitions)
+    return Topic(source.topic, ends, ends, ends, deletes=summary.deletes)
+
+
+def _state(source: Source, point: AsOf) -> tuple[DataFrame, int, tuple[str, ...]]:
+    """Return a state as `read_rebuild` does, with expired keys, which their owner removes; unknown keys; and notes."""
+    folded = Folded(folded_at(source, point, as_of_ms=0).settled.kept())
+    settled = folded.settled
+    writes = settled.writes(folded.facts.where(F.col("key").isNotNull() & ~F.col("unknown")))
+    with reading(str(source)):
+        unknown = folded.unknown.count()
+    rows = fields(writes.where(F.col("last.value").isNotNull()))
+    return rows, unknown, source.doubts(settled.point.ends(settled.topic))
+
+
+def _placed(rows: DataFrame, transform: Transform | None, topic: Topic, count: int) -> DataFrame:
+    """Read a state, and return its new rows: `partition`, `key`, null if it is left out, `value`, `expires_at_ms`.
+
+    `stray` has the former place of a key that moves and wasn't where murmur2 puts it: `partition` and `key`, else null.
+    """
+    pair = F.struct("key", "value")
+    if transform is not None:
+        # by Arrow, PySpark's default from 4.1 on, it would need pandas
+        pair = F.udf(_Applied(transform), "struct<key: binary, value: binary>", useArrow=False)("key", "value")
+    expiry = F.coalesce("expires_at_ms", F.lit(NEVER)).alias("expires_at_ms")
+    pairs = rows.select(F.struct("partition", "key").alias("old"), expiry, pair.alias("pair"))
+    pairs = keep(pairs.select("old", "expires_at_ms", "pair.*"))
+    place, former = F.col("old.partition"), F.col("old.key")
+    is_moved = F.lit(count != topic.partition_count) | (F.col("key") != former)
+    is_stray = is_moved & (home_partition(former, topic.partition_count) != place)
+    home = F.when(is_moved, home_partition(F.col("key"), count)).otherwise(place).alias("partition")
+    return pairs.select(home, "key", "value", "expires_at_ms", F.when(is_stray, F.col("old")).alias("stray"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    transform: Transform
+
+    def __call__(self, key: bytes, value: bytes) -> tuple[bytes, bytes] | None:
+        try:
+            pair: Any = self.transform(bytes(key), bytes(value))
+        except Exception as error:
+            text = f"{type(error).__name__}: {first_line(error)}"
+            raise AppError(f"the transform failed with the key {printable(key)}: {text}") from error
+        if pair is None or (isinstance(pair, tuple) and [*map(type, pair)] == [bytes, bytes]):
+            return pair
+        raise AppError(f"the transform returned neither None nor (key, value), in bytes, for the key {printable(key)}")
+
+
+def _against_target(target: KafkaSource, count: int, like: Topic) -> Iterator[ReplayError]:
+    if _CHANGELOG.fullmatch(target.topic) is None:
+        yield TargetError(f"{target.topic} isn't the name of a changelog, APP--STORE-changelog")
+    settings = _settings_of(target)
+    if settings is None:
+        return
+    topic, policy, wanted = (
+        target.describe(),
+        settings.effective["cleanup.policy"],
+        "compact,delete" if like.deletes else "compact",
+    )
     if any(topic.high_watermarks):
-        raise TargetError(
+        yield TargetError(
             f"topic {target.topic} has, or had, records: a state is published into a new topic. Delete it, or choose "
             "another name"
         )
     if topic.partition_count != count:
-        raise TargetError(f"topic {target.topic} has {topic.partition_count} partitions, not {count}: delete it")
-    policy, wanted = _settings_of(target).effective["cleanup.policy"], _policy(like)
+        yield TargetError(f"topic {target.topic} has {topic.partition_count} partitions, not {count}: delete it")
     if sorted(policy.split(",")) != sorted(wanted.split(",")):
-        raise TargetError(f"topic {target.topic} has cleanup.policy={policy}, not {wanted}: delete it")
-    return topic
+        yield TargetError(f"topic {target.topic} has cleanup.policy={policy}, not {wanted}: delete it")
 
 
-def _policy(like: Settings) -> str:
-    """Return the `cleanup.policy` of a new changelog: changelogs of window stores also delete old records."""
-    policies = like.effective["cleanup.policy"].split(",")
-    return "compact,delete" if {"compact", "delete"} <= set(policies) else "compact"
-
-
-def _refuse_windows(source: KafkaSource, topic: Topic, count: int) -> None:
-    if newest_windows(source, topic):
-        raise PlacementError(
+def _against_state(rows: DataFrame, unknown: int, topic: Topic, count: int, *, is_same: bool) -> Iterator[ReplayError]:
+    if unknown:
+        yield PointError(
+            f"{topic.name}: the state of {unknown} keys at the point is unknown, since they were written again later. "
+            "An archive that was begun before the point has them (--archive)"
+        )
+    if not (is_same and count == topic.partition_count) and held_windows(rows, topic):
+        yield PlacementError(
             f"{topic.name} is the changelog of a window store or a join: it has one stream time for each of its "
-            f"{topic.partition_count} partitions, and its rows can't be spread over {count}. Publish it with "
-            f"{topic.partition_count} partitions, or give the store of the new app another name and let it handle the "
-            "inputs of its retention again"
+            f"{topic.partition_count} partitions, and its rows can't be transformed, nor spread over {count}. Publish "
+            "it as it is, or let a store of another name handle the inputs of its retention again"
         )
 
 
-def _check_placement(kept: DataFrame, topic: Topic, *, placed_by_key: bool) -> None:
-    count = topic.partition_count
-    if count == 1 and not placed_by_key:
-        raise PlacementError(
+def _against_places(state: DataFrame, topic: Topic, count: int, *, placed_by_key: bool) -> Iterator[ReplayError]:
+    if topic.partition_count == 1 and count > 1 and not placed_by_key:
+        yield PlacementError(
             f'{topic.name} has one partition, so that it is unknown whether its store has placement="task" and can\'t '
             "be spread over several. If it hasn't, add --placed-by-key"
         )
-    strays = kept.where(home_partition(F.col("key"), count) != F.col("partition"))
-    stray = strays.limit(1).collect()
-    if stray:
-        key, partition = bytes(stray[0]["key"]), stray[0]["partition"]
-        raise PlacementError(
-            f"{topic.name} has keys in other partitions than murmur2 gives them ({key[:60]!r} in {partition}): the "
-            'store has placement="task", or another producer wrote it. It can\'t be spread over other partitions'
+    for stray in state.where(F.col("stray").isNotNull()).select("stray.*").limit(1).collect():
+        yield PlacementError(
+            f"{topic.name} has keys in other partitions than murmur2 gives them ({bytes(stray['key'])[:60]!r} in "
+            f'{stray["partition"]}): the store has placement="task", or another producer wrote it. It can\'t be spread '
+            "over other partitions, nor have other keys"
         )
 
 
-def _ensure_target(target: KafkaSource, count: int, like: Settings) -> Mapping[str, str]:
+def _against_rows(kept: DataFrame, largest: int, settings: Settings | None, *, is_same: bool) -> Iterator[ReplayError]:
+    if settings is not None and largest > int(settings.effective["max.message.bytes"]):
+        yield TargetError(
+            f"a key has {largest} bytes with its value, more than the new topic's max.message.bytes: make the topic "
+            "with a higher one"
+        )
+    twice = kept.groupBy("partition", "key").count().where("count > 1").limit(1)
+    for row in () if is_same else twice.collect():
+        yield AppError(f"the transform returned the key {printable(row['key'])} for {row['count']} keys")
+
+
+def _sizes(state: DataFrame) -> dict[str, int]:
+    size = F.octet_length("key") + F.octet_length("value")
+    columns = F.count("key"), F.sum(size), F.count_if(F.col("key").isNull()), F.max(size)
+    names = ("keys", "size_bytes", "left_out", "largest")
+    return {name: number or 0 for name, number in zip(names, state.agg(*columns).collect()[0], strict=True)}
+
+
+def _ensure_target(target: KafkaSource, count: int, topic: Topic, like: Settings | None) -> Settings:
     """Create the new topic if it is missing, with the settings of the old one; return the settings that apply."""
-    if _check_target(target, count, like) is None:
+    if _settings_of(target) is None:
+        policy = "compact,delete" if topic.deletes else "compact"
+        own, copies = ({}, _AS_THE_BROKERS_SAY) if like is None else (like.own, like.replication_factor)
         with target.asking() as admin:
-            settings = {**like.own, "cleanup.policy": _policy(like)}
-            admin.make(target.topic, count, like.replication_factor, settings)
-        _wait_until_visible(target)
-    return _settings_of(target).effective
-
-
-def _settings_of(source: KafkaSource) -> Settings:
-    with source.asking() as admin:
-        return admin.settings(source.topic)
-
-
-def _wait_until_visible(target: KafkaSource) -> None:
+            admin.make(target.topic, count, copies, {**own, "cleanup.policy": policy})
     deadline_s = time.monotonic() + _VISIBLE_S
-    while True:
-        try:
-            target.describe()
-        except UnknownTopicError:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.1)
-        else:
-            return
+    while (settings := _settings_of(target)) is None:
+        if time.monotonic() > deadline_s:
+            raise UnknownTopicError(f"topic {target.topic} was made, and {target.brokers} still doesn't have it")
+        time.sleep(0.1)
+    return settings
 
 
-def _write(kept: DataFrame, target: KafkaSource, settings: Mapping[str, str]) -> None:
+def _settings_of(source: Source | None) -> Settings | None:
+    """Return the settings of Kafka's topic, None if there is none."""
+    if isinstance(source, KafkaSource):
+        with suppress(UnknownTopicError), source.asking() as admin:
+            return admin.settings(source.topic)
+    return None
+
+
+def _write(kept: DataFrame, target: KafkaSource, settings: Settings) -> None:
     client = client_options(target.brokers, target.options) | {
         "acks": "all",
-        "max.request.size": str(max(1_048_576, int(settings["max.message.bytes"])) + _OVERHEAD_BYTES),
+        "max.request.size": str(max(1_048_576, int(settings.effective["max.message.bytes"])) + _OVERHEAD_BYTES),
     }
-    writer = kept.select(
-        F.lit(target.topic).alias("topic"),
-        "partition",
-        "key",
-        F.substring("value", METADATA_BYTES + 1, _TO_THE_END).alias("value"),
-        F.array(F.struct(F.lit(METADATA_HEADER).alias("key"), _nobodys(F.col("value")).alias("value"))).alias(
-            "headers"
-        ),
-    ).write.format("kafka")
-    for key, value in client.items():
-        writer = writer.option(f"kafka.{key}", value)
-    writer.save()
+    # of no owner and no input
+    expiry = F.unhex(F.lpad(F.hex("expires_at_ms"), 2 * _EXPIRY_BYTES, "0"))
+    metadata = F.concat(F.lit(NO_METADATA[:-_EXPIRY_BYTES]), expiry)
+    headers = F.array(F.struct(F.lit(METADATA_HEADER).alias("key"), metadata.alias("value"))).alias("headers")
+    rows = kept.select(F.lit(target.topic).alias("topic"), "partition", "key", "value", headers)
+    rows.write.format("kafka").options(**{f"kafka.{key}": value for key, value in client.items()}).save()
 
 
-def _require_published(kept: DataFrame, target: KafkaSource) -> int:
-    """Check that the new changelog has what was written to it; return the number of keys.
-
-    Raises:
-        ReadError: It hasn't.
-    """
-    rows = kept_writes(read_rows(target, target.describe())).where(F.col("value").isNotNull())
-    written, stored = (_digests(frame) for frame in (kept, rows))
+def _require_published(kept: DataFrame, target: KafkaSource) -> None:
+    """Check that a rebuild of the new changelog has what was written; `ReadError` if it hasn't."""
+    written, stored = (digests(rows, ("key", "value", "expires_at_ms")) for rows in (kept, _state(target, AsOf())[0]))
     for number in sorted(written.keys() | stored.keys()):
         if written.get(number) != stored.get(number):
             counts = [0 if side.get(number) is None else side[number].rows for side in (written, stored)]
@@ -205,17 +318,3 @@ def _require_published(kept: DataFrame, target: KafkaSource) -> int:
                 f"{counts[0]} keys were written to {target.topic} partition {number}, and {counts[1]} are in it, or "
                 "other values: does another program write to it? Delete the topic, and publish again"
             )
-    return sum(digest.rows for digest in written.values())
-
-
-def _digests(frame: DataFrame) -> dict[int, Digest]:
-    """Digest keys, values and expiries: all that a published state keeps."""
-    front = METADATA_BYTES - _EXPIRY_BYTES
-    kept = F.substring("value", front + 1, _TO_THE_END).alias("value")
-    return digests(frame.select("partition", "key", kept), ("key", "value"))
-
-
-def _nobodys(with_metadata: Column) -> Column:
-    """Return write metadata of no owner and no input with the expiry of a value with its metadata."""
-    front = METADATA_BYTES - _EXPIRY_BYTES
-    return F.concat(F.lit(NO_METADATA[:front]), F.substring(with_metadata, front + 1, _EXPIRY_BYTES))

@@ -141,29 +141,17 @@ def require_store(topic: str, app: str) -> str:
     return store
 
 
-def kept_writes(rows: DataFrame) -> DataFrame:
-    """Fold a changelog's records to what a worker keeps of each key.
+def marked_writes(rows: DataFrame) -> DataFrame:
+    """Fold a changelog's records to what a worker keeps of each key, and to what moves its position.
 
     Args:
         rows: `partition`, `offset`, `key`, `value`, `metadata`, as `read_rows` returns them.
 
     Returns:
-        `partition` int, `key` binary, `value` binary: with metadata in front, null if the key was deleted.
-    """
-    return _stored(rows).groupBy("partition", "key").agg(F.max_by("value", "offset").alias("value"))
-
-
-def marked_writes(rows: DataFrame) -> DataFrame:
-    """Fold a changelog's records to what a worker keeps of each key, and to what moves its position.
-
-    Args:
-        rows: As for `kept_writes`.
-
-    Returns:
-        One row for each key and input that wrote it: `partition` int, `key` binary; `value` binary: as `kept_writes`
-        has it, in the row of the input that wrote last, and null in the others; `place` binary: the bytes at
-        `INPUT_PLACE` of write metadata of version 2, null for other records; `mark` binary: the front of the highest
-        write metadata of these records, up to the input offset; `records`, `without_metadata` bigint.
+        One row for each key and input that wrote it: `partition` int, `key` binary; `value` binary: with metadata in
+        front, null if the key was deleted, and in all rows but that of the input that wrote last; `place` binary: the
+        bytes at `INPUT_PLACE` of write metadata of version 2, null for other records; `mark` binary: the front of the
+        highest write metadata of these records, up to the input offset; `records`, `without_metadata` bigint.
     """
     by_input = (
         _stored(rows)

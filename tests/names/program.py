@@ -198,9 +198,8 @@ class Program:
         self.generation += 1
         assert partitions == self.own_partitions, f"{partitions} partitions, {self.own_partitions} were expected"
         await self.begin(len(self.workers), partitions)
-        command = ["-m", "spark_replay", "snapshot", "--brokers", self.brokers, "--app", self.app]
-        command += ["--changelog", f"{former}--tally-changelog", "--publish", f"{self.app}--tally-changelog"]
-        command += ["--publish-partitions", str(partitions), "--to", str(self.world.folder / f"{self.app}-snapshots")]
+        command = ["-m", "spark_replay", "publish", "--brokers", self.brokers, "--partitions", str(partitions)]
+        command += ["--changelog", f"{former}--tally-changelog", "--to", f"{self.app}--tally-changelog"]
         process = await asyncio.create_subprocess_exec(
             sys.executable, *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )

@@ -71,4 +71,4 @@ def test_a_changelog_becomes_a_snapshot_and_another_one(
     code = block("docs/reference/api/spark_replay.md", "Examples", 5)
     names = replace(code, code=code.code.replace(BROKER, brokers)).run({}, changes=changes)
     assert names["snapshot"].records == 3
-    assert names["keys"] == 2
+    assert names["published"].keys == 2

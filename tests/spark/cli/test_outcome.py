@@ -48,7 +48,7 @@ def printed(result: Result) -> dict:
 
 
 def test_every_command_has_json():
-    assert sorted(main.commands) == ["archive", "explain", "rebuild", "recompute", "snapshot", "validate"]
+    assert sorted(main.commands) == ["archive", "explain", "publish", "rebuild", "recompute", "snapshot", "validate"]
     for name in main.commands:
         assert "--json" in run(name, "--help").stdout, name
 

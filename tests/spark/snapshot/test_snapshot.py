@@ -17,21 +17,20 @@ from click.testing import CliRunner, Result
 
 from actors.runtime.state import restore
 from actors.runtime.state.restore import Changelog, Restored, Restorer
-from spark_replay import PlacementError, ReadError, TargetError, ToolMissingError, WrongTopicError, kafka
+from spark_replay import ReadError, TargetError, ToolMissingError, WrongTopicError, kafka
 from spark_replay.cli import main
-from spark_replay.snapshot import publish as publishing
 from spark_replay.snapshot import snapshot as writing
 from spark_replay.snapshot.publish import publish_state
 from spark_replay.snapshot.snapshot import require_store, write_snapshot
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.kafka import KafkaSource
-from stores._core.record import METADATA_BYTES, METADATA_HEADER, decode_metadata, encode_metadata
+from stores._core.record import METADATA_BYTES, METADATA_HEADER, encode_metadata
 from stores._core.snapshot import SNAPSHOT_MANIFEST, decode_snapshot
 from stores.memory import MemoryStore
 from stores.ports import PartitionStore
 from stores.rocks import RocksStore
 from stores.snapshot import SnapshotFolder
-from tests.kafka.helpers import make_topics, producing, read_all, send, unique
+from tests.kafka.helpers import unique
 from tests.logs import Clock, Record
 from tests.logs import Log as Partition
 from tests.spark.helpers import PARTITIONS, Log, Transaction, Write, append, fold, home, put, write_log
@@ -187,6 +186,10 @@ def test_an_open_transaction_is_behind_the_snapshot(spark: SparkSession, brokers
             loop.run_until_complete(sent)
         with pytest.raises(ReadError, match="a transaction is open"):
             publish_state(source, source_of(spark, brokers, changelog("new")))
+        assert (
+            "a transaction is open"
+            in publish_state(source, source_of(spark, brokers, changelog("new")), dry_run=True).refused[0]
+        )
         write_snapshot(source, app="app", to=tmp_path)
         loop.run_until_complete(producer.commit_transaction())
     finally:
@@ -293,117 +296,6 @@ def test_executors_without_the_table_writer(
         write_snapshot(source_of(spark, brokers, log.topic), app="app", to=tmp_path / "to")
 
 
-# --- publish --------------------------------------------------------------------------------------------------------
-
-
-def published(brokers: str, topic: str) -> dict[tuple[int, bytes], tuple[bytes, tuple[int, int, int]]]:
-    found = {}
-    for record in asyncio.run(read_all(brokers, topic)):
-        [(name, raw)] = record.headers
-        assert name == METADATA_HEADER
-        metadata = decode_metadata(raw)
-        assert (record.partition, record.key) not in found
-        found[record.partition, record.key] = (
-            record.value,
-            (metadata.epoch, metadata.source_offset, metadata.expires_at_ms),
-        )
-    return found
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("partitions", [None, 7])
-def test_a_published_state(spark: SparkSession, brokers: str, tmp_path: Path, partitions: int | None):
-    log = write_log(
-        brokers,
-        [t for t in owners(3, count=40) if all(w.headers is None and w.key for w in t.writes)],
-        config={"cleanup.policy": "compact", "delete.retention.ms": "77000000", "max.message.bytes": "2000000"},
-    )
-    large = put("large", "x" * 1_500_000)
-    asyncio.run(append_large(brokers, log, large))
-    name = changelog("new")
-    source, target = source_of(spark, brokers, log.topic), source_of(spark, brokers, name)
-    keys = publish_state(source, target, partitions=partitions)
-    state = fold(log.records, as_of_ms=0)
-    assert published(brokers, name) == {
-        (home(key, partitions or PARTITIONS), key): (write.value, (0, 0, write.expires_at_ms))
-        for (_, key), write in state.items()
-    }
-    with kafka(spark, brokers, name).asking() as admin:
-        settings = admin.settings(name)
-    assert settings.own == {
-        "cleanup.policy": "compact",
-        "delete.retention.ms": "77000000",
-        "max.message.bytes": "2000000",
-    }
-    done = write_snapshot(target, app="new", to=tmp_path)
-    assert (done.keys, keys) == (len(state), len(state))
-    parts = decode_snapshot((tmp_path / require_store(name, "new") / SNAPSHOT_MANIFEST).read_text()).partitions
-    assert len(parts) == (partitions or PARTITIONS)
-    assert {(part.position.epoch, part.position.source_offset) for part in parts} == {(0, 0)}
-    assert tuple(part.position.changelog_offset for part in parts) == target.describe().ends
-
-
-async def append_large(brokers: str, log: Log, write: Write) -> None:
-    async with producing(brokers, max_request_size=3_000_000) as producer:
-        done = await producer.send_and_wait(
-            log.topic, write.value, write.key, partition=write.partition, headers=write.wire_headers
-        )
-    log.records.append(replace(write, offset=done.offset))
-
-
-@pytest.mark.nightly
-def test_a_state_that_is_placed_otherwise_is_not_spread(spark: SparkSession, brokers: str):
-    stray = replace(put("stray", "1"), partition=(home(b"stray") + 1) % PARTITIONS)
-    log = write_log(brokers, [Transaction((stray, put("fine", "2")))])
-    target = source_of(spark, brokers, changelog("new"))
-    with pytest.raises(PlacementError, match=r"b'stray' in \d.*placement=\"task\""):
-        publish_state(source_of(spark, brokers, log.topic), target, partitions=7)
-    assert publish_state(source_of(spark, brokers, log.topic), target) == 2
-    assert {key: partition for partition, key in published(brokers, target.topic)}[b"stray"] == stray.partition
-
-
-@pytest.mark.nightly
-def test_one_partition_does_not_show_how_keys_are_placed(spark: SparkSession, brokers: str):
-    topic = changelog("app")
-    asyncio.run(make_topics(brokers, topic, partitions=1))
-    asyncio.run(send(brokers, topic, [(b"a", b"1"), (b"b", b"2")], partitions=1))
-    source, target = source_of(spark, brokers, topic), source_of(spark, brokers, changelog("new"))
-    with pytest.raises(PlacementError, match="add --placed-by-key"):
-        publish_state(source, target, partitions=4)
-    assert publish_state(source, target, partitions=4, placed_by_key=True) == 2
-
-
-@pytest.mark.parametrize(
-    ("partitions", "policy", "records", "text"),
-    [
-        (PARTITIONS, "compact", 1, "has, or had, records"),
-        (PARTITIONS + 1, "compact", 0, f"has {PARTITIONS + 1} partitions, not {PARTITIONS}"),
-        (PARTITIONS, "delete", 0, "has cleanup.policy=delete, not compact"),
-    ],
-)
-def test_a_topic_that_is_not_new(
-    spark: SparkSession, brokers: str, log: Log, partitions: int, policy: str, records: int, text: str
-):
-    name = changelog("new")
-    asyncio.run(make_topics(brokers, name, partitions=partitions, config={"cleanup.policy": policy}))
-    asyncio.run(send(brokers, name, [(b"a", b"1")] * records, partitions=partitions))
-    with pytest.raises(TargetError, match=text):
-        publish_state(source_of(spark, brokers, log.topic), source_of(spark, brokers, name))
-
-
-def test_a_changelog_that_is_written_to_meanwhile(spark: SparkSession, brokers: str, monkeypatch: pytest.MonkeyPatch):
-    log = write_log(brokers, [Transaction((put("a", "1"),))])
-    real = publishing._write
-
-    def write(*args: object):
-        real(*args)
-        asyncio.run(append(brokers, log, [Transaction((put("a", "2"),))]))
-
-    monkeypatch.setattr(publishing, "_write", write)
-    with pytest.raises(ReadError, match="was written to while it was read: stop the app's workers"):
-        publish_state(source_of(spark, brokers, log.topic), source_of(spark, brokers, changelog("new")))
-
-
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
@@ -429,19 +321,6 @@ def test_the_command(spark: SparkSession, brokers: str, log: Log, tmp_path: Path
     assert run(*common, "--app", "app", "--overwrite").exit_code == 0
     assert "isn't a changelog of the app 'wrong'" in one_error(run(*common, "--app", "wrong"))
     assert "No such option: --archive" in run(*common, "--app", "app", "--archive", tmp_path).output
-
-
-def test_the_command_publishes(spark: SparkSession, brokers: str, tmp_path: Path):
-    log = write_log(brokers, [Transaction((put("a", "1"), put("b", "2"), put("c", "3"), put("a", None)))])
-    name = changelog("new")
-    rest = ["--brokers", brokers, "--changelog", log.topic, "--to", tmp_path, "--publish", name]
-    assert "isn't a changelog of the app 'app'" in one_error(run(*rest, "--app", "app"))
-    result = run(*rest, "--app", "new", "--publish-partitions", 5)
-    assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout.splitlines()[-1])
-    assert (told["changelog"], told["keys"]) == (name, 2)
-    assert {place for place, _ in published(brokers, name)} == {home(b"b", 5), home(b"c", 5)}
-    assert "has, or had, records" in one_error(run(*rest, "--app", "new", "--overwrite"))
 
 
 def test_an_unknown_topic(spark: SparkSession, brokers: str, tmp_path: Path):

@@ -215,7 +215,7 @@ def test_another_number_of_partitions(spark: SparkSession, app: App, brokers: st
     assert first.terminate() == 0
     new = App(f"{app.name}b", brokers, app.folder / "b", app.started, list(app.sent), 5, len(app.sent)).make()
     old, target = kafka(spark, brokers, app.changelog), kafka(spark, brokers, new.changelog)
-    keys = publish_state(old, target, partitions=5)
+    keys = publish_state(old, target, partitions=5).keys
     snapshots = new.folder / "snapshots"
     assert write_snapshot(target, app=new.name, to=snapshots).keys == keys
     worker = new.worker("data", STATE_SNAPSHOT=str(snapshots))

@@ -119,7 +119,7 @@ def test_a_parked_message_keeps_its_id_when_its_input_is_re_created():
 
 
 class MovedDriver(ActorTestDriver):
-    """The app on another cluster: `snapshot --publish` has written a key of its store, partition 0, to the
+    """The app on another cluster: `spark_replay publish` has written a key of its store, partition 0, to the
     changelog."""
 
     async def _restart(self, *, settle: bool = True) -> None:
