@@ -14,6 +14,7 @@ from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from click.testing import CliRunner
 
 from spark_replay.cli import main
@@ -76,6 +77,7 @@ def write(brokers: str, log: Log, *values: tuple[str, str]) -> Export:
     return replace(Export.of(log), exported_at_ms=time.time_ns() // 1_000_000)
 
 
+@pytest.mark.nightly
 def test_the_hourly_audit(spark: SparkSession, brokers: str, tmp_path: Path) -> None:
     log = write_log(brokers, [], config={"cleanup.policy": "compact"})
     export = write(brokers, log, *((f"key-{number}", "1") for number in range(20)))
