@@ -126,38 +126,34 @@ def require_java() -> str:
     return java
 
 
-def _fetch_s3a(folder: Path, version: str) -> None:
+@contextmanager
+def _fetching(what: str, folder: Path, *, jars: str) -> Iterator[None]:
+    """Turn what a fetch raises into an error that says what to do: `jars` are those to copy without network."""
     try:
-        fetch_jars([f"org.apache.hadoop:hadoop-aws:{version}"], folder, only=_S3A_NEEDED)
+        yield
     except ImportError as error:
         raise ToolMissingError(
-            f"hadoop-aws {version} isn't in {folder}, and there is no jgo to fetch it with: pip install "
-            "'faust-actors[spark]'"
+            f"{what} isn't in {folder}, and there is no jgo to fetch it with: pip install 'faust-actors[spark]'"
         ) from error
     except (OSError, RuntimeError) as error:
         raise ReplayError(
-            f"hadoop-aws {version} could not be fetched: {error}; without network, copy its jars from another machine "
-            f"into {folder}"
+            f"{what} could not be fetched: {error}; without network, copy {jars} from another machine into {folder}"
         ) from error
+
+
+def _fetch_s3a(folder: Path, version: str) -> None:
+    with _fetching(f"hadoop-aws {version}", folder, jars="its jars"):
+        fetch_jars([f"org.apache.hadoop:hadoop-aws:{version}"], folder, only=_S3A_NEEDED)
 
 
 def _fetch(folder: Path, version: str) -> None:
     *releases, oldest = _no_newer(version)
-    try:
+    with _fetching(connector(), folder, jars=f"its four jars of any {minor_release(version)} release"):
         for release in releases:
             with suppress(RuntimeError):
                 _fetch_release(folder, release)
                 return
         _fetch_release(folder, oldest)
-    except ImportError as error:
-        raise ToolMissingError(
-            f"{connector()} isn't in {folder}, and there is no jgo to fetch it with: pip install 'faust-actors[spark]'"
-        ) from error
-    except (OSError, RuntimeError) as error:
-        raise ReplayError(
-            f"{connector()} could not be fetched: {error}; without network, copy its four jars of any "
-            f"{minor_release(version)} release from another machine into {folder}"
-        ) from error
 
 
 def _fetch_release(folder: Path, release: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import binascii
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from spark_replay.errors import InputError
 from stores._core.outside import MALFORMED
 from stores._core.printable import moment
 from stores._core.printable import printable as escaped
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
     from rich.console import Console
     from rich.table import Table
+
+_BASE64 = "base64:"
 
 
 class _Window(msgspec.Struct, array_like=True, frozen=True):
@@ -56,7 +60,21 @@ def printable(raw: bytes | bytearray | None) -> str:
         text = ""
     if text.isprintable() and (text or not raw):
         return text
-    return f"base64:{base64.b64encode(raw).decode()}"
+    return f"{_BASE64}{base64.b64encode(raw).decode()}"
+
+
+def key_bytes(text: str) -> bytes:
+    """Return the key that `printable` shows as this text.
+
+    Raises:
+        InputError: What follows `base64:` is none.
+    """
+    if not text.startswith(_BASE64):
+        return text.encode(errors="surrogateescape")
+    try:
+        return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+    except binascii.Error as error:
+        raise InputError(f"{text!r} isn't base64 after {_BASE64}") from error
 
 
 def row_key(raw: bytes | bytearray | None, *, has_windows: bool = False) -> str:

@@ -143,17 +143,23 @@ def find_newest(
         raw = read(file)
         if raw is None:
             continue
-        try:
-            manifest = decode_snapshot(raw)
-        except ValueError as error:
-            raise SnapshotError(f"{file}: {error}") from error
-        if (manifest.app, manifest.store) != (app, store):
-            raise SnapshotError(
-                f"the snapshot of {file} is of store {manifest.store!r} of app {manifest.app!r}, not of {store!r} of "
-                f"{app!r}"
-            )
+        manifest = read_manifest(raw, file, app=app, store=store)
         snapshots += [(file, manifest, part) for part in manifest.partitions if part.partition == partition]
     return max(snapshots, key=lambda snapshot: snapshot[2].position.wall_time_ms, default=None)
+
+
+def read_manifest(raw: bytes, file: str, *, app: str, store: str) -> SnapshotManifest:
+    """Decode the manifest in `file`; `SnapshotError` if it is none, or is of another app or store."""
+    try:
+        manifest = decode_snapshot(raw)
+    except ValueError as error:
+        raise SnapshotError(f"{file}: {error}") from error
+    if (manifest.app, manifest.store) != (app, store):
+        raise SnapshotError(
+            f"the snapshot of {file} is of store {manifest.store!r} of app {manifest.app!r}, not of {store!r} of "
+            f"{app!r}"
+        )
+    return manifest
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

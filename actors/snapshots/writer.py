@@ -34,13 +34,13 @@ from stores._core.snapshot import (
     SnapshotManifest,
     SnapshotPartition,
     SnapshotTable,
-    decode_snapshot,
     encode_snapshot,
     manifests,
 )
 from stores._files import crc32, make_folder
 from stores.errors import SnapshotError, StoreError
 from stores.rocks import RocksStore
+from stores.snapshot import read_manifest
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -100,14 +100,9 @@ class SnapshotWriter:
         stored = await self._objects.read(file)
         if stored is None:
             return None
-        try:
-            manifest = decode_snapshot(stored[0])
-        except ValueError as error:
-            raise SnapshotError(f"{self._objects}/{file} isn't replaced: {error}") from error
-        if (manifest.app, manifest.store) != (self._objects.app, store) or len(manifest.partitions) != 1:
-            raise SnapshotError(
-                f"{self._objects}/{file} isn't replaced: it is of store {manifest.store!r} of app {manifest.app!r}"
-            )
+        manifest = read_manifest(stored[0], f"{self._objects}/{file}", app=self._objects.app, store=store)
+        if len(manifest.partitions) != 1:
+            raise SnapshotError(f"{self._objects}/{file} has {len(manifest.partitions)} partitions, not one")
         return _Standing(manifest.made_at_ms, manifest.partitions[0], stored[1])
 
     async def _write(self, task: Task, store: str, standing: _Standing | None) -> None:

@@ -10,7 +10,7 @@ import click
 
 from spark_replay.cli.options import Given, running, source_options
 from spark_replay.cli.outcome import Outcome
-from spark_replay.printing import say
+from spark_replay.printing import key_bytes, say
 
 
 @click.command()
@@ -42,7 +42,7 @@ def explain(key: str, limit: int, **options: Any) -> Outcome:
     names = options.pop("changelog")
     shared = Given.of(options)
     with running(shared) as run:
-        from spark_replay.comparison.history import key_bytes, key_history
+        from spark_replay.comparison.history import key_history
 
         raw = key_bytes(key)
         sources = [replace(shared, changelog=name).source(run.spark) for name in names]

@@ -379,7 +379,7 @@ def _choose(copies: Iterable[Copy]) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]
 
 
 def unreadable(held: Held) -> dict[int, str]:
-    """Read the files of exports to their ends; return why those that are damaged can't be read, by partition."""
+    """Read the files of exports to their ends; return the error of each damaged one, by partition."""
     damaged = {}
     for part in held.parts if held.kind in (EXPORTS, WORKERS) else ():
         try:

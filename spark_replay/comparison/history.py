@@ -6,15 +6,12 @@ A key has rows of its own in the changelogs of actors too: those of a window sto
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import InputError
 from spark_replay.fold.placement import home_partition
 from spark_replay.fold.points import now_ms
 from spark_replay.printing import input_offset, printable, row_key, row_value
@@ -31,25 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 _OF_ACTORS = {"-timers-changelog": "timer", "-effects-changelog": "effect", "-parked-changelog": "parked message"}
-_BASE64 = "base64:"
 _SHOWN_BYTES = 200
 _LENGTH_BYTES = 4
 _KEY_AT = 1 + _LENGTH_BYTES
 _TO_THE_END = 2**31 - 1
-
-
-def key_bytes(text: str) -> bytes:
-    """Return a key as reports show it: text, or base64 after `base64:`.
-
-    Raises:
-        InputError: What follows `base64:` is none.
-    """
-    if not text.startswith(_BASE64):
-        return text.encode(errors="surrogateescape")
-    try:
-        return base64.b64decode(text.removeprefix(_BASE64), validate=True)
-    except binascii.Error as error:
-        raise InputError(f"{text!r} isn't base64 after {_BASE64}") from error
 
 
 def explain_key(source: Source, key: bytes) -> DataFrame:
@@ -233,7 +215,7 @@ def _events(rows: Sequence[Row], topic: Topic, key: bytes) -> Iterator[Event]:
         event = _event(row, topic, key, tuple(remarks))
         yield event
         if expiries.get(place):
-            yield Event(**{**_fields(event), "kind": "expire", "at_ms": row["expires_at_ms"], "remarks": ()})
+            yield replace(event, kind="expire", at_ms=row["expires_at_ms"], remarks=())
 
 
 def _event(row: Row, topic: Topic, key: bytes, remarks: tuple[str, ...]) -> Event:
@@ -248,10 +230,6 @@ def _event(row: Row, topic: Topic, key: bytes, remarks: tuple[str, ...]) -> Even
         remarks=remarks,
         **{name: row[name] for name in names},
     )
-
-
-def _fields(event: Event) -> dict[str, Any]:
-    return {name: getattr(event, name) for name in Event.__slots__}
 
 
 def _row(row: bytes, topic: Topic, key: bytes) -> str:

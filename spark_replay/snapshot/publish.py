@@ -210,11 +210,7 @@ def _against_target(target: KafkaSource, count: int, like: Topic) -> Iterator[Re
     settings = _settings_of(target)
     if settings is None:
         return
-    topic, policy, wanted = (
-        target.describe(),
-        settings.effective["cleanup.policy"],
-        "compact,delete" if like.deletes else "compact",
-    )
+    topic, policy, wanted = target.describe(), settings.effective["cleanup.policy"], _policy(like)
     if any(topic.high_watermarks):
         yield TargetError(
             f"topic {target.topic} has, or had, records: a state is published into a new topic. Delete it, or choose "
@@ -275,16 +271,20 @@ def _sizes(state: DataFrame) -> dict[str, int]:
 def _ensure_target(target: KafkaSource, count: int, topic: Topic, like: Settings | None) -> Settings:
     """Create the new topic if it is missing, with the settings of the old one; return the settings that apply."""
     if _settings_of(target) is None:
-        policy = "compact,delete" if topic.deletes else "compact"
         own, copies = ({}, _AS_THE_BROKERS_SAY) if like is None else (like.own, like.replication_factor)
         with target.asking() as admin:
-            admin.make(target.topic, count, copies, {**own, "cleanup.policy": policy})
+            admin.make(target.topic, count, copies, {**own, "cleanup.policy": _policy(topic)})
     deadline_s = time.monotonic() + _VISIBLE_S
     while (settings := _settings_of(target)) is None:
         if time.monotonic() > deadline_s:
             raise UnknownTopicError(f"topic {target.topic} was made, and {target.brokers} still doesn't have it")
         time.sleep(0.1)
     return settings
+
+
+def _policy(topic: Topic) -> str:
+    """Return the cleanup.policy of a changelog like this one."""
+    return "compact,delete" if topic.deletes else "compact"
 
 
 def _settings_of(source: Source | None) -> Settings | None:

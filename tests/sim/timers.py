@@ -239,7 +239,7 @@ class _Book:
         world = self._part.world
         if OTHERS.isdisjoint(world.features) and timer.clock == "stream":
             # What is handled later than it came due has a later input's offset in its place, not an earlier one's.
-            # Where an offset was set anew, stream time is that of all inputs that were handled before it was: some of
+            # Where an operator set the offset, stream time is that of all inputs handled before: some of
             # them, finished in lanes, may be behind it.
             is_bounded = not (self._part.is_parking or world.audit.has_moved(self._partition))
             # No input is ahead of all clocks.

@@ -218,11 +218,11 @@ def into_session(kind: Session, held: Sequence[Held], at_ms: int) -> tuple[Windo
 def replaced(held: Sequence[Held], places: Container[tuple[int, int]], new: Sequence[Held]) -> list[Held]:
     """Return a list without the windows at `places`, their starts and ends, and with new ones."""
     # Hot: not as `Held.window`, which makes an object.
-    found = [one for one in held if one.is_merged or (one.start_ms, one.end_ms) not in places]
-    found += new
-    if len(found) > 1:
-        found.sort(key=_place)
-    return found
+    rest = [window for window in held if window.is_merged or (window.start_ms, window.end_ms) not in places]
+    rest += new
+    if len(rest) > 1:
+        rest.sort(key=_place)
+    return rest
 
 
 def _place(held: Held) -> tuple[int, int]:

@@ -172,7 +172,7 @@ class Router:
 
     def _steps(self, request: web.Request) -> Sequence[Step]:
         """Return functions to the places to ask, one after the other, about the partitions that are left."""
-        # First by what is known of the owners, then by what the registry says now.
+        # First the owners in memory, then those in the registry.
         return [partial(self._owners, request, since_s) for since_s in (KNOWN, time.monotonic())]
 
     async def _owners(

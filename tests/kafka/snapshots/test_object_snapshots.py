@@ -70,7 +70,7 @@ class App:
         return [-1 if part is None else part.position.changelog_offset for part in parts]
 
     def check(self, worker: WorkerProcess) -> None:
-        """Stop the worker; what it holds is what was sent, and what the changelog has."""
+        """Stop the worker; its store equals the inputs that were sent, and the changelog."""
         assert worker.terminate() == 0, worker.log()[-3000:]
         held = {}
         for partition in range(PARTITIONS):

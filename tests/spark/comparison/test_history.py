@@ -10,8 +10,7 @@ from click.testing import CliRunner, Result
 
 from spark_replay import InputError, explain_key, kafka
 from spark_replay.cli import main
-from spark_replay.comparison.history import key_bytes
-from spark_replay.printing import printable
+from spark_replay.printing import key_bytes, printable
 from stores._core.windows import WORD
 from tests.spark.helpers import NOW_MS, Transaction, Write, home, put, write_log
 
