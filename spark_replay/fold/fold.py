@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.sources.changelog import expiry, metadata_fields
+from spark_replay.sources.changelog import expiry, metadata_fields, metadata_of_record
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import keep
 from stores._core.record import NEVER
@@ -61,23 +61,28 @@ def last_offsets(rows: DataFrame, before: Sequence[int | None]) -> DataFrame:
     return facts.withColumn("last", F.when(F.col("at").isNotNull(), F.struct(F.col("at").alias("offset")))).drop("at")
 
 
-def with_writes(offsets: DataFrame, rows: DataFrame) -> DataFrame:
-    """Add the rest of `last`, by a second read, to what `last_offsets` returned of the same rows."""
+def with_writes(offsets: DataFrame, records: DataFrame) -> DataFrame:
+    """Add the rest of `last`, by a second read, to what `last_offsets` returned of the same `Source.records`."""
     facts = offsets.withColumn("at", F.col("last.offset")).drop("last")
-    written = _written(rows).drop("key").join(to_all(facts, facts.count()), ["partition", "at"])
+    written = _written(records.drop("key"), facts)
     unwritten = facts.where(F.col("at").isNull()).withColumn("last", F.lit(None).cast(written.schema["last"].dataType))
     return written.unionByName(unwritten).drop("at")
 
 
-def only_writes(offsets: DataFrame, rows: DataFrame) -> DataFrame:
+def only_writes(offsets: DataFrame, records: DataFrame) -> DataFrame:
     """Return `partition`, `key` and `last` alone, of those that have one: less crosses to the second read."""
-    at = offsets.select("partition", F.col("last.offset").alias("at"))
-    return _written(rows).join(to_all(at, at.count()), ["partition", "at"], "left_semi").drop("at")
+    facts = offsets.select("partition", F.col("last.offset").alias("at"), "records")
+    return _written(records, facts).select("partition", "key", "last")
 
 
-def _written(rows: DataFrame) -> DataFrame:
-    last = F.struct("offset", "value", "metadata").alias("last")
-    return rows.select("partition", "key", F.col("offset").alias("at"), last)
+def _written(records: DataFrame, facts: DataFrame) -> DataFrame:
+    """Add `last` to the facts of each key that has one, of the record at `at`."""
+    joined = records.withColumnRenamed("offset", "at").join(to_all(facts, facts.count()), ["partition", "at"])
+    # always true, but of the other side: else Spark decodes the headers of all records before the join
+    is_last = F.col("records") > 0
+    kept = joined.withColumns({name: F.when(is_last, F.col(name)) for name in ("value", "headers")})
+    last = F.struct(F.col("at").alias("offset"), "value", metadata_of_record().alias("metadata"))
+    return kept.withColumn("last", last).drop("value", "headers", "timestamp")
 
 
 def to_all(rows: DataFrame, count: int) -> DataFrame:

@@ -49,28 +49,28 @@ class Settled:
         topic: The topic; its ends are where the log ended at that moment.
         point: The point, with the hazards of that moment.
         facts: What `spark_replay.fold.fold.last_writes` returns; of a log that doesn't change `last_offsets`.
-        rows: The log, where it doesn't change: to be read again for the writes themselves. Else None.
+        records: The log, where it doesn't change: to be read again for the writes themselves. Else None.
         is_kept: Whether it was read, and is kept on the executors.
     """
 
     topic: Topic
     point: Point
     facts: DataFrame
-    rows: DataFrame | None = None
+    records: DataFrame | None = None
     is_kept: bool = False
 
     @property
     def folded(self) -> DataFrame:
         """The last write of each key, as `spark_replay.fold.fold.last_writes` returns it."""
-        return self.facts if self.rows is None else with_writes(self.facts, self.rows)
+        return self.facts if self.records is None else with_writes(self.facts, self.records)
 
     def writes(self, facts: DataFrame) -> DataFrame:
         """Return `partition`, `key` and `last` of some rows of `facts`; those without a last write may be missing."""
-        return facts if self.rows is None else only_writes(facts, self.rows)
+        return facts if self.records is None else only_writes(facts, self.records)
 
     def kept(self) -> Settled:
         """Return the same, read now and kept on the executors: what is asked of it later is of the same read."""
-        if self.is_kept or self.rows is not None:
+        if self.is_kept or self.records is not None:
             return self
         return replace(self, facts=keep(self.facts), is_kept=True)
 
@@ -156,8 +156,9 @@ class _Fold:
         # compaction may run between two reads of a broker's log
         if self.source.live is not None or self.position is not None:
             return Settled(topic=topic, point=point, facts=self.of(topic, point))
-        rows = self.select(read_rows(self.source, self.read(topic, point)))
-        return Settled(topic=topic, point=point, facts=last_offsets(rows, point.before), rows=rows)
+        records = self.select(self.source.records(self.read(topic, point)))
+        facts = last_offsets(with_metadata(records), point.before)
+        return Settled(topic=topic, point=point, facts=facts, records=records)
 
     def settled(self, live: LiveSource, topic: Topic, point: Point, risky: Collection[int]) -> Settled | None:
         """Fold as of one moment; None if compaction came in between."""

@@ -77,7 +77,7 @@ def read_uncommitted_rows(source: Source, topic: Topic) -> DataFrame | None:
 
 def with_metadata(records: DataFrame) -> DataFrame:
     """Return `Source.records` as `read_rows` shapes them."""
-    return records.select("partition", "offset", "key", "value", "timestamp", _metadata().alias("metadata"))
+    return records.select("partition", "offset", "key", "value", "timestamp", metadata_of_record().alias("metadata"))
 
 
 def metadata_fields(metadata: Column) -> dict[str, Column]:
@@ -118,7 +118,8 @@ def _int64(raw: Column, first: int) -> Column:
     return F.conv(F.hex(F.substring(raw, first, 8)), 16, -10).cast("bigint")
 
 
-def _metadata() -> Column:
+def metadata_of_record() -> Column:
+    """Return the write metadata of `Source.records`, as `read_rows` has it."""
     headers = F.col("headers")
     first = F.get(headers, F.lit(0))
     # a worker takes the last of several such headers. Functions with a lambda would keep Spark from compiling the stage

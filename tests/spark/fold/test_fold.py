@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay import home_partition, murmur2
 from spark_replay.fold.fold import last_offsets, last_writes, live, only_writes, with_writes
-from stores._core.record import encode_metadata
+from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.examples import examples
 from tests.spark.helpers import NOW_MS, Write, fold
 
@@ -35,12 +35,18 @@ writes = st.builds(
 )
 
 
+def raw(rows: DataFrame) -> DataFrame:
+    """Return rows as a source has them: with headers, in which the write metadata is not looked for yet."""
+    header = F.struct(F.lit(METADATA_HEADER).alias("key"), F.col("metadata").alias("value"))
+    return rows.withColumns({"headers": F.array(header), "timestamp": F.timestamp_millis(F.lit(0))}).drop("metadata")
+
+
 def twice(rows: DataFrame, before: list[int | None]) -> DataFrame:
-    return with_writes(last_offsets(rows, before), rows)
+    return with_writes(last_offsets(rows, before), raw(rows))
 
 
 def writes_alone(rows: DataFrame, before: list[int | None]) -> DataFrame:
-    return only_writes(last_offsets(rows, before), rows)
+    return only_writes(last_offsets(rows, before), raw(rows))
 
 
 Fold = Callable[..., Any]
