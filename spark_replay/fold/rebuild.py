@@ -272,7 +272,7 @@ class _Run:
             undecodable=0,
             layers=(),
         )
-        reached, before = result.partitions, base.rebuilt.partitions
+        reached, before, newest = result.partitions, base.rebuilt.partitions, base.newest
         done = [before[number] if number in changes.partitions else part for number, part in enumerate(reached)]
         for number in changes.partitions:
             rows, keys = changes.in_partition(number)
@@ -280,7 +280,8 @@ class _Run:
             # deletes are kept since the read of the partition that was read longest ago
             made_ms = self.made_ms if number == changes.partitions[-1] else base.rebuilt.made_ms
             result = replace(result, partitions=tuple(done), keys=sum(part.keys for part in done), made_ms=made_ms)
-            table.merge(rows, number, commit_text(result, number, since=base.ends[number]), keys=keys)
+            text = commit_text(result, number, since=base.ends[number])
+            newest = table.merge(rows, number, text, after=newest, keys=keys)
         undecodable = None if self.codecs is None else table.rows().where(is_lost()).count()
         nothing = () if changes.partitions else (f"{table.where} has this state already: nothing was written",)
         unknown = _examples(folded.unknown) if counts["unknown"] else ()

@@ -8,6 +8,7 @@ are left. A partition of which the table has nothing that counts has `NOT_MERGED
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +25,7 @@ from spark_replay.fold.windows import WindowLog
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import keep
-from spark_replay.sources.tables import LIVE, Table
+from spark_replay.sources.tables import LIVE, Commit, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -55,7 +56,7 @@ def complete(table: Table, as_of: AsOf | str = "latest") -> tuple[Rebuilt, DataF
     if not table.exists:
         raise ReadError(f"there is no table {table.where}: rebuild with --to {table.where}")
     if point == AsOf():
-        rebuilt = _newest(table)
+        rebuilt = _newest(table, table.commits())
         if rebuilt is None or not _is_complete(rebuilt):
             raise ReadError(
                 f"{table.where} hasn't all partitions of a rebuild: run rebuild --to {table.where} to its end"
@@ -69,9 +70,8 @@ def complete(table: Table, as_of: AsOf | str = "latest") -> tuple[Rebuilt, DataF
     raise PointError(f"{table.where} has no version at or before {point}: rebuild from the log")
 
 
-def _newest(table: Table, *, is_whole: bool = False) -> Rebuilt | None:
-    """Return what the newest commit says; `is_whole`: the newest that says anything."""
-    commits = table.commits()
+def _newest(table: Table, commits: Sequence[Commit], *, is_whole: bool = False) -> Rebuilt | None:
+    """Return the summary in the newest commit; `is_whole`: in the newest that has one."""
     if commits and commits[0].text is None and not is_whole:
         raise ReadError(
             f"another program changed the rows of {table.where}: version {commits[0].version} is of "
@@ -100,10 +100,12 @@ class TableBase(Base):
     Attributes:
         table: The table.
         fresh: The partitions that are folded from the log's start: what the table has of them doesn't count.
+        newest: The table's newest commit, if it has one.
     """
 
     table: Table
     fresh: frozenset[int]
+    newest: list[Commit]
 
     @classmethod
     def in_table(cls, table: Table, topic: Topic, nothing: Rebuilt, *, is_whole: bool) -> TableBase:
@@ -120,9 +122,11 @@ class TableBase(Base):
             WrongTopicError: It is of another topic.
             ReadError: It is of another format; or another program changed its rows.
         """
-        rebuilt = None
+        rebuilt: Rebuilt | None = None
+        commits: list[Commit] = []
         if table.exists:
-            rebuilt, rows = _newest(table, is_whole=is_whole), table.rows()
+            commits = table.commits()
+            rebuilt, rows = _newest(table, commits, is_whole=is_whole), table.rows()
             if rebuilt is None and not rows.isEmpty():
                 raise TargetError(f"{table.where} is a table of no rebuild: choose another one")
             if set(rows.columns) != {column.split()[0] for column in nothing.columns.split(", ")}:
@@ -131,13 +135,18 @@ class TableBase(Base):
                 )
         if rebuilt is not None and rebuilt.changelog != topic.name:
             raise WrongTopicError(f"{table.where} is a rebuild of {rebuilt.changelog}, not of {topic.name}")
+        if rebuilt is not None and len(rebuilt.partitions) > topic.partition_count:
+            raise WrongTopicError(
+                f"{table.where} is a rebuild of {len(rebuilt.partitions)} partitions, {topic.name} has "
+                f"{topic.partition_count}: choose another table"
+            )
         if rebuilt is None or is_whole or rebuilt.unknown:
             rebuilt = nothing
         fresh = frozenset(part.partition for part in rebuilt.partitions if part.as_of_ms == NOT_MERGED)
         parts = tuple(
             part if part.partition not in fresh else nothing.partitions[part.partition] for part in rebuilt.partitions
         )
-        return cls(cast("Any", table.where), replace(rebuilt, partitions=parts), table, fresh)
+        return cls(cast("Any", table.where), replace(rebuilt, partitions=parts), table, fresh, commits[:1])
 
     def rows(self, spark: SparkSession | None = None) -> DataFrame:
         """Return the rows of the state."""

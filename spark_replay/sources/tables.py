@@ -7,6 +7,7 @@ is another program's.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -136,20 +137,24 @@ class Table:
                 f"SELECT * FROM {self.name}" + ("" if version is None else f" VERSION AS OF {version}")
             )
 
-    def merge(self, changes: DataFrame, partition: int, text: str, *, keys: int) -> None:
-        """Write a partition's changed rows by one commit.
+    def merge(
+        self, changes: DataFrame, partition: int, text: str, *, after: Sequence[Commit], keys: int
+    ) -> list[Commit]:
+        """Write a partition's changed rows by one commit, and return that.
 
         Args:
             changes: The table's columns, and `LIVE`.
             partition: The partition of all of them.
             text: The commit's.
+            after: The newest commit until then, if there is one.
             keys: How many rows the partition has then.
 
         Raises:
             ReadError: Spark couldn't write.
             TargetError: Another program wrote to the table meanwhile; or not all rows can be read back.
         """
-        before = self.commits()[:1]
+        if self.commits()[:1] != after:
+            raise self._interrupted(partition)
         names, view = [name for name in changes.columns if name != LIVE], f"spark_replay_{uuid.uuid4().hex}"
         is_same = " AND ".join(f"t.{name} <=> s.{name}" for name in names)
         changes.createOrReplaceTempView(view)
@@ -163,19 +168,16 @@ class Table:
                     f"WHEN NOT MATCHED AND s.{LIVE} THEN INSERT ({', '.join(names)}) "
                     f"VALUES ({', '.join(f's.{name}' for name in names)})"
                 )
-                if self.format == "delta" and self.commits()[:1] == before:
+                if self.format == "delta" and self.commits()[:1] == after:
                     # Delta makes no commit where no row changes
                     name = f"spark_replay.partition-{partition}"
                     self.spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{name}' = 'merged')")
         finally:
             self.spark.conf.unset(_TEXTS[self.format])
             self.spark.catalog.dropTempView(view)
-        newer = {commit.text for commit in self.commits()[:2] if commit not in before}
-        if newer != {text}:
-            raise TargetError(
-                f"another program wrote to {self.where} while partition {partition} was merged: let one run at a time "
-                "write to it, and read the log again from its start with --overwrite"
-            )
+        newer = [commit for commit in self.commits()[:2] if commit not in after]
+        if {commit.text for commit in newer} != {text}:
+            raise self._interrupted(partition)
         with reading(self.where):
             count = self.rows().where(F.col("partition") == partition).count()
         if count != keys:
@@ -184,3 +186,10 @@ class Table:
                 "another program wrote to it, or driver and executors see different folders. Read the log again "
                 "from its start with --overwrite"
             )
+        return newer[:1]
+
+    def _interrupted(self, partition: int) -> TargetError:
+        return TargetError(
+            f"another program wrote to {self.where} before or while partition {partition} was merged: let one run at a "
+            "time write to it, and read the log again from its start with --overwrite"
+        )

@@ -25,10 +25,11 @@ from spark_replay import (
     write_rebuild,
 )
 from spark_replay.sources.tables import Table
+from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.documents import block
 from tests.kafka.helpers import ROOT
 from tests.spark.fold.test_extending import KilledError, MemorySource, nth, plain_log, point, windowed_log
-from tests.spark.helpers import NOW_MS
+from tests.spark.helpers import NOW_MS, random_transactions, write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +44,7 @@ def table(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -
     return Table.of(spark, f"iceberg:lake.audit.{tmp_path.name}_{tmp_path.parent.name.replace('-', '_')}")
 
 
+THERE = Path("~/.cache/faust-actors/iceberg-spark-runtime-4.0_2.13-1.11.0").expanduser().is_dir()
 both = pytest.mark.parametrize(
     "table", [pytest.param("delta", marks=LATER), pytest.param("iceberg", marks=LATER)], indirect=True
 )
@@ -66,6 +68,20 @@ def plain(spark: SparkSession) -> MemorySource:
 
 def write(source: MemorySource, table: Table, share: float, **options: Any) -> Any:
     return write_rebuild(source, **({"to": table.where, "as_of": at(source, share), "as_of_ms": NOW_MS} | options))
+
+
+@pytest.mark.parametrize("table", [pytest.param("iceberg", marks=() if THERE else LATER)], indirect=True)
+def test_changed_keys_are_merged_and_deleted_ones_go(spark: SparkSession, table: Table):
+    def record(offset: int, key: bytes, value: bytes | None) -> Any:
+        return 0, offset, key, value, None, [(METADATA_HEADER, encode_metadata(3, offset, 0))]
+
+    log = [record(0, b"a", b"1"), record(1, b"b", b"1"), record(2, b"a", None), record(3, b"b", b"2")]
+    for end in (2, 4, 4):
+        write_rebuild(MemorySource(spark, log[:end], (end,)), to=table.where, as_of_ms=NOW_MS)
+    state = read_table(spark, table.where).select("key", "value", "offset").collect()
+    assert [tuple(row) for row in state] == [(b"b", b"2", 3)]
+    merged = [json.loads(commit.text or "")["merged"] for commit in table.commits()]
+    assert merged == [{"partition": 0, "from": 2, "to": 4}, {"partition": 0, "from": 0, "to": 2}]
 
 
 @both
@@ -152,6 +168,25 @@ def test_a_killed_process_leaves_whole_partitions(table: Table):
     assert rows(read_table(table.spark, table.where)) == state(source, at(source, 1))
 
 
+@pytest.mark.nightly
+def test_the_command_line(brokers: str, tmp_path: Path):
+    log = write_log(brokers, random_transactions(21, count=30, keys=30), config={"cleanup.policy": "compact"})
+    where = ["--brokers", brokers, "--changelog", log.topic, "--spark-option", "spark.sql.shuffle.partitions=2"]
+
+    def run(command: str, *words: str) -> dict[str, Any]:
+        arguments = [sys.executable, "-m", "spark_replay", command, *where, *words, "--json"]
+        done = subprocess.run(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False, timeout=300)
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        assert done.returncode == 0, result["error"]
+        return result
+
+    at = f"offset:{','.join(f'{number}={end}' for number, end in enumerate(log.ends))}"
+    table = ["--to", f"delta:{tmp_path}/table", "--as-of", at]
+    counts = [run("rebuild", *table)["totals"]["keys"] for _ in range(2)]
+    assert counts[0] == counts[1] > 0
+    assert run("validate", "--against", f"delta:{tmp_path}/table")["totals"]["mismatches"] == 0
+
+
 @both
 def test_where_keys_are_unknown_all_of_the_log_is_read(spark: SparkSession, table: Table):
     source = plain(spark)
@@ -197,18 +232,20 @@ def test_what_a_table_cannot_go_on_from(
 
 
 @both
+@pytest.mark.parametrize("begin", ["MERGE", "SELECT *"])
 def test_another_program_that_writes_meanwhile_is_named(
-    spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, table: Table, begin: str, monkeypatch: pytest.MonkeyPatch
 ):
+    """While a partition is merged, and after the table's offsets were read."""
     source = plain(spark)
     write(source, table, 0.5)
     sql = spark.sql
 
-    def late(query: str, *args: Any, **options: Any) -> Any:
-        if query.startswith("MERGE"):
+    def late(_: SparkSession, query: str, *args: Any, **options: Any) -> Any:
+        if query.startswith(begin):
             sql(f"DELETE FROM {table.name} WHERE partition = 0")
         return sql(query, *args, **options)
 
-    monkeypatch.setattr(type(spark), "sql", lambda self, *args, **options: late(*args, **options))
-    with pytest.raises(TargetError, match=r"another program wrote to .* while partition 0 was merged"):
+    monkeypatch.setattr(type(spark), "sql", late)
+    with pytest.raises(TargetError, match=r"another program wrote to .* before or while partition 0 was merged"):
         write(source, table, 1)
