@@ -84,6 +84,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     ),
     "pyspark": (
         "tests/spark/test_jars.py",
+        "tests/spark/fold/test_tables.py::test_a_table_goes_on_from_its_offsets[plain_log-delta]",
         "tests/spark/comparison/test_causes.py::test_each_damage_of_a_live_database_has_its_cause",
         "tests/spark/comparison/test_causes.py::test_damage_of_the_log",
         "tests/spark/fold/test_rebuild.py",

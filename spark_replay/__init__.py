@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from spark_replay.fold.points import AsOf
     from spark_replay.fold.rebuild import rebuild_state, unknown_keys, write_rebuild
     from spark_replay.fold.rebuilt import Rebuilt, read_rebuild
+    from spark_replay.fold.tables import read_table
     from spark_replay.recompute.plan import Recompute, plan_recompute
     from spark_replay.recompute.recompute import recompute_actor, recompute_keys
     from spark_replay.recompute.report import Recomputed
@@ -111,6 +112,7 @@ __all__ = [
     "publish_state",
     "read_changelog",
     "read_rebuild",
+    "read_table",
     "rebuild_state",
     "recompute_actor",
     "recompute_keys",
@@ -137,6 +139,7 @@ _NAMES = {
     "fold.points": "AsOf",
     "fold.rebuild": "rebuild_state unknown_keys write_rebuild",
     "fold.rebuilt": "Rebuilt read_rebuild",
+    "fold.tables": "read_table",
     "recompute.plan": "Recompute plan_recompute",
     "recompute.recompute": "recompute_actor recompute_keys",
     "recompute.report": "Recomputed",

@@ -1,4 +1,4 @@
-"""Spark's Kafka connector and Hadoop's S3A, fetched once from Maven Central, and the Java that starts Spark."""
+"""Spark's Kafka connector, Hadoop's S3A and formats of tables, fetched once from Maven Central; and Spark's Java."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ _ARTIFACT = "spark-sql-kafka-0-10_2.13"
 # each by what its file's name begins with
 _NEEDED = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
 _S3A_NEEDED = ("hadoop-aws-", "bundle-")
+_TABLES = {
+    "delta": ("io.delta:delta-spark_{minor}_2.13:4.4.0", ("4.0", "4.1", "4.2"), ("delta-spark_", "delta-")),
+    "iceberg": (
+        "org.apache.iceberg:iceberg-spark-runtime-{minor}_2.13:1.11.0",
+        ("4.0", "4.1"),
+        ("iceberg-spark-runtime-",),
+    ),
+}
+"""Of a format of tables its package, the minor releases of Spark that it has an artifact for, and the jars' names."""
 _VERSION = re.compile(r"spark-sql-kafka-0-10_[\d.]+-(\d+\.\d+)\.[^/]*\.jar$")
 _CACHE = Path("~/.cache/faust-actors")
 _LAUNCHER = Path(__file__).with_name("java")
@@ -70,6 +79,39 @@ def ensure_s3a_jars() -> list[Path]:
     version = client.stem.removeprefix("hadoop-client-api-")
     what = f"hadoop-aws {version}"
     return _kept(f"hadoop-aws-{version}", _S3A_NEEDED, what, lambda folder: _fetch_s3a(folder, version))
+
+
+def table_package(kind: str, spark_version: str) -> str:
+    """Return the package of `delta` or `iceberg` for a release of Spark; `ToolMissingError` if there is none."""
+    package, releases, _ = _TABLES[kind]
+    minor = minor_release(spark_version)
+    if minor not in releases:
+        raise ToolMissingError(
+            f"{package.format(minor='…')} has no artifact for Spark {spark_version}: use pyspark of "
+            f"{' or '.join(releases)} for tables of {kind.capitalize()}"
+        )
+    return package.format(minor=minor)
+
+
+def ensure_table_jars(kind: str) -> list[Path]:
+    """Return the jars with which Spark reads and writes tables of `delta` or `iceberg`; fetch them if need be.
+
+    They are kept in the folder that the variable `SPARK_REPLAY_JARS` names, or in
+    `~/.cache/faust-actors/<artifact>-<version>`; they have 12 and 48 MB.
+
+    Raises:
+        ToolMissingError: The format isn't for this Spark; there is no jgo to fetch them with; or the folder lacks some.
+        ReplayError: They can't be fetched.
+    """
+    import pyspark
+
+    package, needed = table_package(kind, pyspark.__version__), _TABLES[kind][2]
+
+    def fetch(folder: Path) -> None:
+        with _fetching(package, folder, jars="its jars"):
+            fetch_jars([package], folder, only=needed)
+
+    return _kept("-".join(package.split(":")[1:]), needed, package, fetch)
 
 
 def _kept(name: str, needed: tuple[str, ...], what: str, fetch: Callable[[Path], None]) -> list[Path]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_replay.errors import ReplayError, ToolMissingError
-from spark_replay.jars import ensure_jars, ensure_s3a_jars, require_java
+from spark_replay.jars import ensure_jars, ensure_s3a_jars, ensure_table_jars, require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,16 @@ _LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
 }
+TABLE_SETTINGS = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # of a table's files; by default 50 tasks
+        "spark.databricks.delta.snapshotPartitions": "4",
+    },
+    "iceberg": {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"},
+}
+_CATALOG = re.compile(r"(spark\.sql\.catalog\.\w+)\..+")
 _STDERR = 2
 _CONNECT = (
     "this is a session of Spark Connect, which has no JVM to ask Kafka with: use a classic one (spark-submit, or "
@@ -46,6 +57,7 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     log: Path | None = None,
     s3a: bool = False,
+    tables: Collection[str] = (),
 ) -> SparkSession:
     """Return a Spark session that can read Kafka: the active one if there is one, else a new one.
 
@@ -54,6 +66,8 @@ def spark_session(
         settings: Spark settings that go before this module's.
         log: Where the JVM of a new session writes what it says on standard error; ours if None.
         s3a: Whether the session reads or writes `s3a://`, for which it needs more jars.
+        tables: The formats of tables that it reads or writes, `delta` and `iceberg`: with jars and settings for each.
+            A catalog that `settings` set up is one of Iceberg.
 
     Raises:
         ToolMissingError: pyspark or Java is missing, Java is too old, or the connector is for another Spark.
@@ -69,7 +83,7 @@ def spark_session(
         return active
     require_java()
     builder = SparkSession.builder.appName("spark_replay")
-    chosen = _settings(master, settings or {}, s3a=s3a)
+    chosen = _settings(master, settings or {}, s3a=s3a, tables=tables)
     for key, value in chosen.items():
         builder = builder.config(key, value)
     if chosen.get("spark.master", "").startswith("local"):
@@ -110,7 +124,9 @@ def first_line(error: BaseException) -> str:
     return next(filter(None, lines), type(error).__name__)
 
 
-def _settings(master: str | None, asked: Mapping[str, str], *, s3a: bool) -> dict[str, str]:
+def _settings(
+    master: str | None, asked: Mapping[str, str], *, s3a: bool, tables: Collection[str] = ()
+) -> dict[str, str]:
     # spark-submit hands its master and settings over in the environment of the JVM that runs us
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     chosen = dict(_SETTINGS)
@@ -119,12 +135,14 @@ def _settings(master: str | None, asked: Mapping[str, str], *, s3a: bool) -> dic
     if chosen.get("spark.master", "").startswith("local"):
         chosen |= _LOCAL_SETTINGS
         chosen["spark.sql.shuffle.partitions"] = str(4 * (os.cpu_count() or 1))
-    chosen |= asked
+    chosen |= {**_of_tables(tables, asked), **asked}
     if submitted:
         # its JVM runs already: jars named now would reach the executors only, in place of those of --jars
         return chosen
     jars = [str(jar) for jar in ensure_jars()]
     more = [str(jar) for jar in ensure_s3a_jars()] if s3a else []
+    packages = f"{asked.get('spark.jars')},{asked.get('spark.jars.packages')}"
+    more += [str(jar) for kind in tables if f"{kind}-spark" not in packages for jar in ensure_table_jars(kind)]
     if chosen.get("spark.master", "").startswith("local"):
         # Spark copies the jars of spark.jars for each run, and the SDK's is large
         path = "spark.driver.extraClassPath"
@@ -133,6 +151,18 @@ def _settings(master: str | None, asked: Mapping[str, str], *, s3a: bool) -> dic
         jars += more
     chosen["spark.jars"] = ",".join(jars + [jar for jar in [asked.get("spark.jars")] if jar])
     return chosen
+
+
+def _of_tables(kinds: Collection[str], asked: Mapping[str, str]) -> dict[str, str]:
+    settings = {name: value for kind in kinds for name, value in TABLE_SETTINGS[kind].items()}
+    if kinds:
+        settings["spark.sql.extensions"] = ",".join(TABLE_SETTINGS[kind]["spark.sql.extensions"] for kind in kinds)
+    if "iceberg" in kinds:
+        catalogs = {match[1] for name in asked if (match := _CATALOG.fullmatch(name))}
+        settings |= dict.fromkeys(
+            catalogs - {"spark.sql.catalog.spark_catalog"}, "org.apache.iceberg.spark.SparkCatalog"
+        )
+    return settings
 
 
 @contextmanager

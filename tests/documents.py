@@ -38,6 +38,7 @@ RUN_ELSEWHERE = {
     "docs/reference/api/spark_replay.md#Examples/3": "tests/spark/comparison/test_live.py",
     "docs/reference/api/spark_replay.md#Examples/4": "tests/spark/recompute/test_recompute.py",
     "docs/reference/api/spark_replay.md#Examples/5": "tests/spark/test_examples.py",
+    "docs/reference/api/spark_replay.md#Examples/6": "tests/spark/fold/test_tables.py",
     "docs/how-to/notebooks.md#An audit as a notebook": "tests/spark/test_notebook.py",
     "docs/how-to/notebooks.md#An audit as a notebook/2": "tests/spark/test_notebook.py",
     "docs/how-to/notebooks.md#An audit as a notebook/3": "tests/spark/test_notebook.py",

@@ -7,7 +7,7 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from spark_replay.errors import ReplayError
 from spark_replay.session import require_pyspark, spark_session
 from spark_replay.sources.brokers.topic import require_reachable
-from spark_replay.sources.staging import is_local, local_folder
+from spark_replay.sources.staging import is_local, local_folder, table_format
 from stores._core.printable import printable
 
 if TYPE_CHECKING:
@@ -42,6 +42,14 @@ class LocalFolder(click.ParamType):
             return local_folder(value)
         except ReplayError as error:
             raise Failure(f"{param.opts[0] if param else self.name}: {error}") from error
+
+
+class Rebuild(LocalFolder):
+    """A rebuild's folder, or a table: `delta:PATH`, `iceberg:CATALOG.TABLE`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path of a folder, or a table as it is."""
+        return str(value) if table_format(value) else super().convert(value, param, ctx)
 
 
 class Place(click.ParamType):
@@ -105,12 +113,6 @@ class Given:
 
         file = {} if self.kafka_properties is None else read_properties(spark, self.kafka_properties)
         return file | self.kafka_options
-
-    def with_delta(self) -> Given:
-        """Return the same with Spark's settings for Delta Lake."""
-        from spark_replay.sources.formats import DELTA_SETTINGS
-
-        return replace(self, settings=DELTA_SETTINGS | self.settings)
 
     def source(self, spark: SparkSession) -> Source:
         """Return the changelog as a source."""
@@ -277,13 +279,14 @@ def running(given: Given, *places: object) -> Iterator[Run]:
 
     It can read and write `places`, and read the archive.
     """
-    s3a = any(str(place).startswith("s3a:") for place in (given.archive, *places))
-    with failing(), _session(given, make_console(), s3a=s3a) as run:
+    s3a = any("s3a:" in str(place) for place in (given.archive, *places))
+    tables = {table_format(place) for place in places} - {""}
+    with failing(), _session(given, make_console(), s3a=s3a, tables=tables) as run:
         yield run
 
 
 @contextmanager
-def _session(given: Given, console: Console, *, s3a: bool) -> Iterator[Run]:
+def _session(given: Given, console: Console, *, s3a: bool, tables: set[str]) -> Iterator[Run]:
     require_pyspark()
     if given.brokers is not None:
         require_reachable(given.brokers)
@@ -294,7 +297,7 @@ def _session(given: Given, console: Console, *, s3a: bool) -> Iterator[Run]:
         log = Path(folder) / "spark.log"
         console.print("starting Spark …", highlight=False)
         try:
-            spark = spark_session(master=given.master, settings=given.settings, log=log, s3a=s3a)
+            spark = spark_session(master=given.master, settings=given.settings, log=log, s3a=s3a, tables=tables)
         except ReplayError:
             text = log.read_text(errors="replace") if log.exists() else ""
             console.print(printable(text, keep="\n\t"), markup=False, highlight=False)

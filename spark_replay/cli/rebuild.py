@@ -11,6 +11,7 @@ import click
 from spark_replay.cli.options import (
     Given,
     LocalFolder,
+    Rebuild,
     failing,
     running,
     source_options,
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 @click.option(
     "--to",
     required=True,
-    type=LocalFolder(),
+    type=Rebuild(),
     metavar="DIR",
-    help="The folder to write to.",
+    help="The folder to write to; or a table, delta:PATH or iceberg:CATALOG.TABLE, which goes on from what it has.",
 )
 @click.option(
     "--as-of",
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     metavar="MODULE[:NAME]",
     help="The app whose changelog this is: its codecs add the columns key_json and value_json.",
 )
-@click.option("--format", "file_format", type=click.Choice(["parquet", "delta"]), default="parquet", show_default=True)
 @click.option(
     "--from",
     "base",
@@ -56,10 +56,8 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="An earlier rebuild, which may be that in --to: only what the log has behind it is read.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace an existing rebuild.")
-def rebuild(
-    to: Path, as_of: str, app: str | None, file_format: str, base: Path | None, overwrite: bool, **options: Any
-) -> Outcome:
+@click.option("--overwrite", is_flag=True, help="Replace an existing rebuild; of a table, read all of the log.")
+def rebuild(to: Path | str, as_of: str, app: str | None, base: Path | None, overwrite: bool, **options: Any) -> Outcome:
     """Write the state that a changelog stands for at a point.
 
     Each row is a key: partition, key, value, source_offset, epoch, expires_at_ms, offset. Deleted keys, and keys that
@@ -76,6 +74,7 @@ def rebuild(
         --as-of timestamp:2026-01-31T12:00:00Z --app shop --to before-the-incident
     python -m spark_replay rebuild --brokers 127.0.0.1:9092 --changelog shop--spent-changelog --from rebuilt \\
         --to rebuilt --overwrite
+    python -m spark_replay rebuild --brokers 127.0.0.1:9092 --changelog shop--spent-changelog --to delta:tables/spent
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     shared = Given.of(options)
     with failing():
@@ -83,17 +82,16 @@ def rebuild(
         from spark_replay.fold.points import AsOf
 
         point = AsOf.parse(as_of)
-    with running(shared.with_delta() if file_format == "delta" else shared) as run:
+    with running(shared, to) as run:
         from spark_replay.fold.rebuild import write_rebuild
         from spark_replay.fold.rebuilt import SUMMARY
         from spark_replay.sources.staging import require_replaceable
 
-        require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
+        if isinstance(to, Path):
+            require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
         source = run.source()
         with run.progress(f"rebuild {source.topic}"):
-            done = write_rebuild(
-                source, to=to, overwrite=overwrite, as_of=point, app=app, file_format=file_format, base=base
-            )
+            done = write_rebuild(source, to=to, overwrite=overwrite, as_of=point, app=app, base=base)
     _tell(done, run.console)
     return Outcome(totals=done.totals, content=asdict(done))
 

@@ -16,6 +16,7 @@ from spark_replay.cli.options import (
     POINT,
     Given,
     LocalFolder,
+    Rebuild,
     Run,
     command_line,
     html_option,
@@ -36,9 +37,10 @@ if TYPE_CHECKING:
 @source_options
 @click.option(
     "--against",
-    type=click.Path(path_type=Path),
+    type=Rebuild(),
     metavar="DIR",
-    help="What `state export` wrote, or a worker's data folder (-D; one may lie beside the other), or a rebuild.",
+    help="What `state export` wrote, or a worker's data folder (-D; one may lie beside the other), or a rebuild, "
+    "in a folder or a table (delta:PATH, iceberg:CATALOG.TABLE).",
 )
 @click.option("--live", metavar="URL,…", help="Running workers, asked through their query API.")
 @live_options
@@ -106,7 +108,7 @@ def validate(html_file: Path | None, min_keys: int, **options: Any) -> Outcome:
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     _require_one_side(options)
     require_writable(html_file)
-    with running(Given.of(options)) as run:
+    with running(Given.of(options), options["against"]) as run:
         source = run.source()
         copied: Counter[int] = Counter()
 

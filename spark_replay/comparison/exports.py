@@ -17,20 +17,23 @@ from typing import TYPE_CHECKING
 
 import pyarrow
 import pyarrow.parquet
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Held, Part
 from spark_replay.errors import ExportError, ToolMissingError
 from spark_replay.fold.points import now_ms
 from spark_replay.fold.rebuilt import SUMMARY, read_rebuild, read_summary
+from spark_replay.fold.tables import complete
 from spark_replay.session import first_line
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import store_of
-from spark_replay.sources.staging import local_folder
+from spark_replay.sources.staging import local_folder, table_format
+from spark_replay.sources.tables import Table
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 EXPORTS = "exports"
 WORKERS = "data folders"
@@ -75,7 +78,7 @@ def open_side(
     """Return what a folder holds; a data folder's copy goes away with the block.
 
     Args:
-        folder: The folder, a path or a `file://` URI.
+        folder: The folder, a path or a `file://` URI; or a rebuild's table.
         topic: The changelog.
         placement: Where a data folder's keys live, `key` or `task`: exports state it themselves.
         progress: Called with a partition, and how many keys of it were copied from a data folder.
@@ -86,6 +89,9 @@ def open_side(
         ToolMissingError: It is a data folder, and rocksdict isn't installed.
         ReadError: It is a rebuild that can't be read.
     """
+    if table_format(folder):
+        yield held_rebuild(folder, topic, placement=placement)
+        return
     folder = local_folder(folder)
     kind = kind_of(folder)
     if kind == EXPORTS:
@@ -108,14 +114,15 @@ def open_side(
             yield side
 
 
-def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
-    """Return a rebuild as what is compared with a log.
+def held_rebuild(folder: str | Path, topic: Topic, *, placement: str = "key") -> Held:
+    """Return a rebuild, in a folder or table, as what is compared with a log.
 
     Raises:
         ReadError: It can't be read.
         ExportError: It is of another changelog.
     """
-    summary = read_summary(folder)
+    table = Table.of(SparkSession.active(), str(folder)) if table_format(folder) else None
+    summary = read_summary(Path(folder)) if table is None else complete(table)[0]
     if summary.changelog != topic.name:
         raise ExportError(f"{folder} is a rebuild of {summary.changelog}, not of {topic.name}")
     parts = tuple(
@@ -133,7 +140,8 @@ def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
 
     def read(spark: SparkSession) -> DataFrame:
         names = ("key", "value", "source_offset", "epoch", "expires_at_ms", "input")
-        return read_rebuild(spark, folder).select("partition", F.col("partition").alias("claimed"), *names)
+        rows = read_rebuild(spark, folder) if table is None else table.rows()
+        return rows.select("partition", F.col("partition").alias("claimed"), *names)
 
     return Held(
         kind=REBUILD,

@@ -55,12 +55,11 @@ class Base:
     rebuilt: Rebuilt
 
     @classmethod
-    def of(cls, folder: Path, file_format: str = "parquet", *, is_decoded: bool | None = None) -> Base:
+    def of(cls, folder: Path, *, is_decoded: bool | None = None) -> Base:
         """Read the summary of a rebuild.
 
         Args:
             folder: The rebuild's.
-            file_format: Of the new one.
             is_decoded: Whether the new one has the columns that `--app` adds; None: it has no rows.
 
         Raises:
@@ -68,10 +67,6 @@ class Base:
             TargetError: One of its kind can't be gone on from.
         """
         rebuilt = read_summary(folder)
-        if (rebuilt.format, file_format) != ("parquet", "parquet"):
-            raise TargetError(
-                f"the rebuild in {folder} is in {rebuilt.format}, the new one in {file_format}: choose parquet for both"
-            )
         if is_decoded not in (None, rebuilt.undecodable is not None):
             raise TargetError(
                 f"one of the rebuild in {folder} and the new one is made with --app: choose the same for both"
@@ -173,20 +168,23 @@ class Base:
                     "start"
                 )
 
-    def require_deletes_kept(self, source: Source, settled: Settled) -> None:
-        """Check that compaction can't have taken a tombstone that was written since the rebuild.
-
-        Raises:
-            ReadError: It may have.
-        """
+    def keeps_deletes(self, source: Source, settled: Settled) -> bool:
+        """Return whether compaction can't have taken a tombstone that was written since the rebuild."""
         if source.live is None:
-            return
+            return True
         # an archive warns of its own age
         joints = settled.topic.joints or (0,) * settled.topic.partition_count
         later = zip(self.ends, joints, settled.topic.ends, strict=True)
-        if not any(offset >= joint and end > offset for offset, joint, end in later):
-            return
-        if not source.live.keeps_deletes((now_ms() - self.rebuilt.made_ms) / 1000):
+        is_read = any(offset >= joint and end > offset for offset, joint, end in later)
+        return not is_read or source.live.keeps_deletes((now_ms() - self.rebuilt.made_ms) / 1000)
+
+    def require_deletes_kept(self, source: Source, settled: Settled) -> None:
+        """Check the same.
+
+        Raises:
+            ReadError: It doesn't.
+        """
+        if not self.keeps_deletes(source, settled):
             raise ReadError(
                 f"the rebuild in {self.folder} is older than the delete.retention.ms of {settled.topic.name}: keys "
                 "that were deleted since may be without a tombstone. Rebuild from the start"

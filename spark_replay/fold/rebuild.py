@@ -12,20 +12,29 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import WrongTopicError
+from spark_replay.errors import TargetError, WrongTopicError
 from spark_replay.fold.decoding import Codecs, decoded
 from spark_replay.fold.extending import Base, extend
-from spark_replay.fold.fold import live
+from spark_replay.fold.fold import fields, live
 from spark_replay.fold.points import AsOf, Point, find_point, now_ms
-from spark_replay.fold.rebuilt import SUMMARY, Layer, Rebuilt, RebuiltPartition, UnknownKey, write_layer
+from spark_replay.fold.rebuilt import (
+    SUMMARY,
+    Layer,
+    Rebuilt,
+    RebuiltPartition,
+    UnknownKey,
+    is_lost,
+    write_layer,
+)
 from spark_replay.fold.settled import Settled, settle
-from spark_replay.fold.windows import WindowLog, folded_windows, held_windows
+from spark_replay.fold.tables import NOT_MERGED, Changes, TableBase, commit_text
+from spark_replay.fold.windows import NO_WINDOWS, WindowLog, folded_windows, held_windows
 from spark_replay.printing import printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
-from spark_replay.sources.formats import require_format
 from spark_replay.sources.reading import reading
-from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
+from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable, table_format
+from spark_replay.sources.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -129,22 +138,23 @@ def write_rebuild(
     as_of: AsOf | str = "latest",
     as_of_ms: int | None = None,
     app: str | None = None,
-    file_format: str = "parquet",
     base: Path | None = None,
 ) -> Rebuilt:
-    """Write the state that a changelog stands for at a point to a folder, as `rebuild_state` shapes it.
+    """Write the state that a changelog stands for at a point to a folder or table, as `rebuild_state` shapes it.
 
     The folder, a path or a `file://` URI, has a folder for each partition, `partition=…`, and appears when it is
     complete; until then an older rebuild stays where it is. `read_rebuild` reads it.
 
+    A table, `delta:PATH` or `iceberg:CATALOG.TABLE`, is made if need be, and goes on from what it has: each partition
+    with changed keys gets one commit, with the offsets in its metadata.
+
     Args:
         source: The changelog.
-        to: The folder.
-        overwrite: Whether it may replace a rebuild.
+        to: The folder or table.
+        overwrite: Whether it may replace a rebuild. Of a table, whether all of the log is read.
         as_of: The point.
         as_of_ms: As of `rebuild_state`.
         app: As of `rebuild_state`.
-        file_format: `parquet` or `delta`.
         base: An earlier rebuild, which may be `to`. Only what the log has behind it is read, and only `read_rebuild`
             reads the result: see `spark_replay.fold.rebuilt`. The state is that of a rebuild from the start.
 
@@ -153,19 +163,23 @@ def write_rebuild(
         WrongTopicError: The topic has records, and none of them has a changelog's write metadata; or `base` is of
             another topic.
         ReadError: Spark couldn't read the log to its end; or `base` can't be read, or is too old.
-        ToolMissingError: The format's package isn't installed.
+        ToolMissingError: The package of a table's format isn't installed.
         ReplayError: As `rebuild_state`.
     """
+    codecs = None if app is None else Codecs.of(app, source.topic)
+    run = _Run(source, _as_of(as_of), as_of_ms, codecs, table_format(to) or "parquet")
+    if table_format(to):
+        if base is not None:
+            raise TargetError(f"{to} goes on from its own offsets: leave out --from")
+        with reading(str(source)):
+            return run.into_table(Table.of(source.spark, str(to)), is_whole=overwrite)
     to = local_folder(to)
     require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
-    require_format(source.spark, file_format)
-    codecs = None if app is None else Codecs.of(app, source.topic)
-    run = _Run(source, _as_of(as_of), as_of_ms, codecs, file_format)
     with replacing(to) as work, reading(str(source)):
         # another run may have written it while this one waited for its turn
         require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
         # here, since a run that was killed may have left it in the folder of this one
-        earlier = None if base is None else Base.of(base, file_format, is_decoded=codecs is not None)
+        earlier = None if base is None else Base.of(base, is_decoded=codecs is not None)
         result = None if earlier is None else run.extended(earlier.linked(work / "base"), work / NEW)
         if result is None:
             result = run.from_start(work / NEW)
@@ -230,6 +244,56 @@ class _Run:
             undecodable=extension.undecoded,
             layers=extension.layers,
         )
+
+    def into_table(self, table: Table, *, is_whole: bool) -> Rebuilt:
+        """Merge what changed since the state that a table has, a partition at a time."""
+        topic = self.source.describe()
+        base = TableBase.in_table(table, topic, self._of_nothing(topic), is_whole=is_whole)
+        folded = Folded(folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).settled.kept())
+        settled, windows = folded.settled, folded.windows
+        counts, last = _counts(folded.facts)
+        if len(base.fresh) == topic.partition_count:
+            _require_changelog(self.source, counts)
+        elif counts["unknown"] or windows.lost or not base.keeps_deletes(self.source, settled):
+            return self.into_table(table, is_whole=True)
+        else:
+            windows = windows.or_else(held_windows(base.rows(), settled.topic))
+        if not table.exists:
+            table.create(base.rebuilt.columns)
+        # what is unknown at the point isn't in the rebuild
+        written = fields(settled.writes(folded.facts.where(F.col("last").isNotNull() & ~F.col("unknown"))))
+        changes = Changes.of(base, written, settled, windows, codecs=self.codecs)
+        result = self._result(
+            replace(settled, topic=replace(settled.topic, starts=base.starts)),
+            counts,
+            windows,
+            last=base.last_offsets | last,
+            keys={part.partition: part.keys for part in base.rebuilt.partitions},
+            undecodable=0,
+            layers=(),
+        )
+        reached, before, newest = result.partitions, base.rebuilt.partitions, base.newest
+        done = [before[number] if number in changes.partitions else part for number, part in enumerate(reached)]
+        for number in changes.partitions:
+            rows, keys = changes.in_partition(number)
+            done[number] = replace(reached[number], keys=keys)
+            # deletes are kept since the read of the partition that was read longest ago
+            made_ms = self.made_ms if number == changes.partitions[-1] else base.rebuilt.made_ms
+            result = replace(result, partitions=tuple(done), keys=sum(part.keys for part in done), made_ms=made_ms)
+            text = commit_text(result, number, since=base.ends[number])
+            newest = table.merge(rows, number, text, after=newest, keys=keys)
+        undecodable = None if self.codecs is None else table.rows().where(is_lost()).count()
+        nothing = () if changes.partitions else (f"{table.where} has this state already: nothing was written",)
+        unknown = _examples(folded.unknown) if counts["unknown"] else ()
+        return replace(result, undecodable=undecodable, unknown_keys=unknown, notes=(*result.notes, *nothing))
+
+    def _of_nothing(self, topic: Topic) -> Rebuilt:
+        """Return the summary of a table that has nothing of a topic."""
+        point = Point(before=topic.starts, times_ms=(NOT_MERGED,) * topic.partition_count, hazards=())
+        counts = dict.fromkeys(("records", "without_metadata", "unknown"), 0)
+        settled = Settled(topic=topic, point=point, facts=self.source.records(topic))
+        nothing = self._result(settled, counts, NO_WINDOWS, last={}, keys={}, undecodable=0, layers=())
+        return replace(nothing, notes=())
 
     def _result(
         self,

@@ -196,14 +196,22 @@ def read_rebuild(spark: SparkSession, folder: str | Path) -> DataFrame:
 def read_summary(folder: Path) -> Rebuilt:
     """Read a rebuild's summary; `ReadError` if the folder is no rebuild."""
     try:
-        raw: Any = msgspec.json.decode((folder / SUMMARY).read_bytes())
+        return decode_summary((folder / SUMMARY).read_bytes(), folder)
+    except OSError as error:
+        raise ReadError(f"{folder} is no rebuild: its {SUMMARY} can't be read ({error}): rebuild again") from error
+
+
+def decode_summary(content: str | bytes, where: object) -> Rebuilt:
+    """Decode a rebuild's summary; `where` is for errors, those of `read_summary`."""
+    try:
+        raw: Any = msgspec.json.decode(content)
         version = raw["version"]
         if version == FORMAT:
             return msgspec.convert(raw, Rebuilt)
-    except (OSError, *MISSHAPEN, msgspec.MsgspecError) as error:
-        raise ReadError(f"{folder} is no rebuild: its {SUMMARY} can't be read ({error}): rebuild again") from error
+    except (*MISSHAPEN, msgspec.MsgspecError) as error:
+        raise ReadError(f"{where} is no rebuild: its {SUMMARY} can't be read ({error}): rebuild again") from error
     raise ReadError(
-        f"{folder} is a rebuild of format {version}, this release reads format {FORMAT}: rebuild again, or use the "
+        f"{where} is a rebuild of format {version}, this release reads format {FORMAT}: rebuild again, or use the "
         "release that made it"
     )
 

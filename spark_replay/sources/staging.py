@@ -32,6 +32,13 @@ _FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(/.*)", re.DOTALL)
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/|(s3a?|gs|abfss?|hdfs):")
 _STORAGE = re.compile(r"(?:s3a|gs|abfss|hdfs)://[^/]+")
 """URIs of Spark's file systems, with bucket or host."""
+_TABLE = re.compile(r"(delta|iceberg):(.+)", re.DOTALL)
+
+
+def table_format(where: object) -> str:
+    """Return `delta` of `delta:PATH`, `iceberg` of `iceberg:CATALOG.TABLE`, and an empty text of what is no table."""
+    match = _TABLE.fullmatch(str(where))
+    return match[1] if match else ""
 
 
 def is_local(where: str | Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NO_PARAMS = SimpleNamespace(params={})
 _HERE = Path(__file__).parent
 # pyspark leaves the sockets of its gateway and of `collect` to the garbage collector
 _PYSPARK_WARNING = r"ignore:unclosed <socket\.socket:ResourceWarning"
@@ -26,6 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from spark_replay import spark_session
 
+    items = request.session.items
     session = spark_session(
         master="local[2]",
         settings={
@@ -43,10 +46,15 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "spark.driver.memory": "1g",
             # short jobs: the JVM's quick compiler alone halves them. Its 48 MB for code are too few for all tests, so
             # that code is thrown away and compiled again
+            "spark.sql.catalog.lake.type": "hadoop",
+            "spark.sql.catalog.lake.warehouse": str(tmp_path_factory.mktemp("lake")),
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m",
         },
         # its jars have 560 MB
-        s3a=any(item.path.stem == "test_object_storage" for item in request.session.items),
+        s3a=any(item.path.stem == "test_object_storage" for item in items),
+        tables=sorted(
+            {getattr(item, "callspec", _NO_PARAMS).params.get("table") for item in items} & {"delta", "iceberg"}
+        ),
         log=tmp_path_factory.mktemp("spark") / "spark.log",
     )
     yield session

@@ -151,8 +151,8 @@ def test_kafka_settings_of_a_file(spark: SparkSession, brokers: str, log: Log, t
 
 
 def test_delta_that_is_not_installed(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
-    common = ["--brokers", brokers, "--changelog", log.topic, "--to", tmp_path / "to", "--format", "delta"]
-    assert "this Spark has no Delta Lake: hand it over with" in one_error(run("rebuild", *common))
+    common = ["--brokers", brokers, "--changelog", log.topic, "--to", f"delta:{tmp_path}/to"]
+    assert "this Spark has no Delta: start it with spark.jars.packages=io.delta" in one_error(run("rebuild", *common))
 
 
 def usage(result: Result) -> str:

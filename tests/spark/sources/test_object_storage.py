@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_replay import ArchiveError, ReplayError, TargetError, Wanted, archive, archive_topics, rebuild_state
+from spark_replay import (
+    ArchiveError,
+    ReplayError,
+    TargetError,
+    Wanted,
+    archive,
+    archive_topics,
+    read_table,
+    rebuild_state,
+    validate_exports,
+    write_rebuild,
+)
 from spark_replay.archiving import _Run
 from spark_replay.sources.archives.archive import ArchiveSource
 from spark_replay.sources.archives.folders import Folder
@@ -74,6 +85,28 @@ def test_an_archive_in_a_bucket(spark: SparkSession, brokers: str, storage: Stor
     assert state == {place: write.value for place, write in fold(log.records).items()}
     assert not any("_SUCCESS" in name or "_temporary" in name for name in storage.names(bucket))
     assert not Path("s3a:").exists()
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"])
+def test_a_table_in_a_bucket(spark: SparkSession, brokers: str, storage: Storage, bucket: str, table: str):
+    where = f"delta:s3a://{bucket}/table"
+    if table == "iceberg":
+        where = f"iceberg:cloud.{bucket.replace('-', '_')}"
+        for name, value in (("", "org.apache.iceberg.spark.SparkCatalog"), (".type", "hadoop")):
+            spark.conf.set(f"spark.sql.catalog.cloud{name}", value)
+        spark.conf.set("spark.sql.catalog.cloud.warehouse", f"s3a://{bucket}/lake")
+    log = write_log(brokers, random_transactions(97, count=20, keys=40))
+    write_rebuild(keep(spark, brokers, bucket, log), to=where, as_of_ms=NOW_MS)
+    asyncio.run(append(brokers, log, random_transactions(98, count=10, keys=40)))
+    source, count = keep(spark, brokers, bucket, log), itertools.count()
+    with storage.refusing(lambda method, path: (503, "SlowDown") if next(count) % 8 == 0 else None):
+        done = write_rebuild(source, to=where, as_of_ms=NOW_MS)
+    assert 0 < done.records < len(log.records)
+    rows = read_table(spark, where).collect()
+    state = {(row["partition"], bytes(row["key"])): bytes(row["value"]) for row in rows}
+    assert state == {place: write.value for place, write in fold(log.records).items()}
+    assert not validate_exports(source, against=where).mismatches
+    assert any("metadata" in name or "_delta_log" in name for name in storage.names(bucket))
 
 
 def test_of_two_writers_one_is_refused(spark: SparkSession, brokers: str, bucket: str, log: Log):

@@ -12,10 +12,12 @@ from pyspark.errors import PySparkException
 
 from spark_replay.cli import main
 from spark_replay.cli.options import Failure, failing
-from spark_replay.errors import BrokerError, ReadError
+from spark_replay.errors import BrokerError, ReadError, ReplayError, ToolMissingError
+from spark_replay.jars import table_package
+from spark_replay.session import _of_tables
 from spark_replay.sources.brokers import topic
-from spark_replay.sources.formats import delta_package
 from spark_replay.sources.reading import reading
+from spark_replay.sources.tables import Table
 
 
 class Cause:
@@ -69,8 +71,38 @@ def test_a_full_disk_of_the_driver_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(("spark", "artifact"), [("4.0.0", "4.0"), ("4.1.1", "4.1"), ("4.2.1", "4.2")])
-def test_delta_is_that_of_the_release_of_spark(spark: str, artifact: str) -> None:
-    assert delta_package(spark) == f"io.delta:delta-spark_{artifact}_2.13:4.4.0"
+def test_formats_of_tables_are_those_of_the_release_of_spark(spark: str, artifact: str) -> None:
+    assert table_package("delta", spark) == f"io.delta:delta-spark_{artifact}_2.13:4.4.0"
+    if artifact != "4.2":
+        package = f"org.apache.iceberg:iceberg-spark-runtime-{artifact}_2.13:1.11.0"
+        assert table_package("iceberg", spark) == package
+        return
+    text = r"runtime-…_2.13:1.11.0 has no artifact for Spark 4.2.1: use pyspark of 4.0 or 4.1 for tables of Iceberg"
+    with pytest.raises(ToolMissingError, match=text):
+        table_package("iceberg", spark)
+
+
+def test_settings_of_tables() -> None:
+    settings = _of_tables(["delta", "iceberg"], {"spark.sql.catalog.lake.type": "rest", "spark.master": "local"})
+    assert settings["spark.sql.extensions"].count("SparkSessionExtension") == 2
+    assert settings["spark.sql.catalog.spark_catalog"].endswith("DeltaCatalog")
+    assert settings["spark.sql.catalog.lake"] == "org.apache.iceberg.spark.SparkCatalog"
+    assert _of_tables([], {"spark.sql.catalog.lake.type": "rest"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("where", "settings", "text"),
+    [
+        ("delta:/x", {}, "has no Delta: start it with spark.jars.packages=io.delta:delta-spark_4.0_2.13:4.4.0 and "),
+        ("iceberg:a.b", {}, "has no Iceberg: start it with spark.jars.packages=org.apache.iceberg:iceberg-spark-"),
+        ("iceberg:a.b", _of_tables(["iceberg"], {}), "iceberg:a.b: the catalog a isn't set up: give its settings"),
+        ("delta:ftp://x/y", _of_tables(["delta"], {}), "ftp://x/y isn't supported"),
+    ],
+)
+def test_a_session_without_the_format_of_a_table(where: str, settings: dict[str, str], text: str) -> None:
+    spark = SimpleNamespace(version="4.0.0", conf=settings)
+    with pytest.raises(ReplayError, match=text):
+        Table.of(spark, where)
 
 
 def test_a_snapshot_offers_no_archive() -> None:
