@@ -65,7 +65,8 @@ def with_writes(offsets: DataFrame, records: DataFrame) -> DataFrame:
     """Add the rest of `last`, by a second read, to what `last_offsets` returned of the same `Source.records`."""
     facts = offsets.withColumn("at", F.col("last.offset")).drop("last")
     writes = only_writes(offsets, records).select("partition", F.col("last.offset").alias("at"), "last")
-    return facts.join(writes.hint("shuffle_hash"), ["partition", "at"], "left").drop("at")
+    # facts are the smaller side: they have no values
+    return facts.hint("shuffle_hash").join(writes, ["partition", "at"], "left").drop("at")
 
 
 def only_writes(offsets: DataFrame, records: DataFrame) -> DataFrame:
@@ -103,6 +104,8 @@ def to_all(rows: DataFrame, count: int) -> DataFrame:
 
 def _offset_below(before: Sequence[int | None] | Column) -> Column:
     """Return a record's offset, null from the position on."""
+    if isinstance(before, Sequence) and set(before) <= {None}:
+        return F.col("offset")
     position = by_partition(before) if isinstance(before, Sequence) else before
     return F.when(position.isNull() | (F.col("offset") < position), F.col("offset"))
 
