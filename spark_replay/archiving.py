@@ -27,6 +27,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import LogTooShortError, TargetError, UnknownTopicError, WrongTopicError
+from spark_replay.fold.points import now_ms
 from spark_replay.session import require_classic
 from spark_replay.sources.archives.archive import TOLD_FILES
 from spark_replay.sources.archives.folders import Folder
@@ -207,13 +208,13 @@ class _Run:
         topics = self._topics()
         retentions = retention_of(self._spark, self._wanted.brokers, sorted(ledgers), self._wanted.options)
         for name, ledger in sorted(ledgers.items()):
-            warning = escaped_deletes(ledger, topics[name].ends, retentions[name], _now_ms())
+            warning = escaped_deletes(ledger, topics[name].ends, retentions[name], now_ms())
             if warning is not None:
                 self._tell(warning)
 
     def catch_up(self) -> None:
         """Write batches up to what is committed now."""
-        asked_ms = _now_ms()
+        asked_ms = now_ms()
         topics = self._topics()
         while not self._stop.is_set():
             plan = self._plan(topics)
@@ -264,7 +265,7 @@ class _Run:
                 records = self._write(rows, attempt)
             files = self._written(attempt, records)
         parts = self._covered(plan, asked_ms)
-        self._commit(self.manifest.batch(_now_ms(), parts, files))
+        self._commit(self.manifest.batch(now_ms(), parts, files))
         self.counts += [records] if size else []
         self._tell(f"batch {self.manifest.number}: {records:,} records in {time.monotonic() - started:.1f} s")
 
@@ -334,7 +335,7 @@ class _Run:
     def _covered(self, plan: Sequence[Topic], asked_ms: int | None) -> list[Ledger]:
         """Return the offsets of a batch that was just read."""
         names = [part.name for part in plan]
-        read_ms = _now_ms()
+        read_ms = now_ms()
         retentions = retention_of(self._spark, self._wanted.brokers, names, self._wanted.options)
         ledgers = []
         for part in plan:
@@ -386,7 +387,7 @@ class _Run:
                 rows = read_parquet(self._spark, self._folder, (file.name for file in group), SCHEMA)
                 self._write(rows.coalesce(1).sortWithinPartitions("offset"), f"{attempt}/{number}")
         new = self._written(attempt, sum(file.records for file in old))
-        self._commit(self.manifest.compacted(_now_ms(), old, new))
+        self._commit(self.manifest.compacted(now_ms(), old, new))
         self._tell(f"rewrote {len(old)} files as {len(new)}")
         self.clean()
 
@@ -394,7 +395,7 @@ class _Run:
         """Remove files that no entry names or can name, and those that were replaced long ago."""
         present = self._folder.files(FILES)
         removed = self.manifest.unnamed(present) | {
-            name for name, at_ms in self.manifest.replaced.items() if name in present and _now_ms() - at_ms >= _KEEP_MS
+            name for name, at_ms in self.manifest.replaced.items() if name in present and now_ms() - at_ms >= _KEEP_MS
         }
         kept = {name.split("/")[1] for name in present.keys() - removed}
         # a folder may have lost its files, or never had some
@@ -529,7 +530,3 @@ def _stopped_by(spark: SparkSession, stop: threading.Event) -> Iterator[None]:
         watch.join()
         if not stop.is_set():
             context.setLocalProperty("spark.jobGroup.id", None)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -16,6 +16,7 @@ from spark_replay.errors import PlacementError
 from spark_replay.fold.fold import first_ten
 from spark_replay.fold.points import AsOf, now_ms
 from spark_replay.fold.rebuild import folded_at
+from spark_replay.fold.windows import folded_windows
 from spark_replay.printing import row_key, side
 from spark_replay.sources.base import Source
 from spark_replay.sources.reading import reading
@@ -60,15 +61,15 @@ def validate_states(
         folded_at(source, point, as_of_ms=now if point == AsOf() else None)
         for source, point in zip((left, right), points, strict=True)
     ]
-    topics = [found.settled.topic for found in folded]
+    topics = [found.topic for found in folded]
     by_partition = topics[0].partition_count == topics[1].partition_count
-    windows = [found.windows for found in folded]
+    windows = [folded_windows(found) for found in folded]
     if any(windows) and not by_partition:
         raise PlacementError(
             f"{left} has {topics[0].partition_count} partitions and {right} {topics[1].partition_count}: a "
             "window store or a join has rows of its own in each partition: compare it with one of as many partitions"
         )
-    states = (found.state_of(known) for found, known in zip(folded, windows, strict=True))
+    states = (found.state(known.past()) for found, known in zip(folded, windows, strict=True))
     compared = compare(*states, metadata=metadata, by_partition=by_partition)
     for found, point in zip(folded, points, strict=True):
         if point != AsOf():

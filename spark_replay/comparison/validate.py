@@ -297,7 +297,7 @@ def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
             source, topic, held_point(topic, held), to_the_end=True, select=lambda rows: _answered(rows, held)
         )
         # What the log had of the row at the held position, compaction may have taken since.
-        windows = folded_windows(settled.folded, topic).or_else(held_windows(kept, topic))
+        windows = folded_windows(settled).or_else(held_windows(kept, topic))
     return _Judged(judge(logged(settled.folded), settled.point, held, kept, windows=windows), settled.topic, windows)
 
 
@@ -308,7 +308,7 @@ def _judged_since(base: Base, source: Source, topic: Topic, held: Held) -> _Judg
     base.require_before(topic, point)
     settled = settle(source, topic, point, to_the_end=True, select=lambda rows: _answered(rows, held), since=base.ends)
     base.require_deletes_kept(source, settled)
-    windows = folded_windows(settled.folded, topic)
+    windows = folded_windows(settled)
     windows = windows.or_else(held_windows(state, topic)).or_else(held_windows(kept, topic))
     rows = judge(
         logged_since(state, settled.folded, settled.point),

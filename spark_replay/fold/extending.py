@@ -191,22 +191,9 @@ class Base:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Extension:
-    """The files of a rebuild from an earlier one.
-
-    Attributes:
-        layers: All of them.
-        keys: Of each partition how many rows the state has.
-        undecoded: How many keys and values don't decode.
-    """
-
-    layers: tuple[Layer, ...]
-    keys: Mapping[int, int]
-    undecoded: int
-
-
-def extend(base: Base, settled: Settled, windows: WindowLog, to: Path, *, codecs: Codecs | None) -> Extension:
+def extend(
+    base: Base, settled: Settled, windows: WindowLog, to: Path, *, codecs: Codecs | None
+) -> tuple[tuple[Layer, ...], Mapping[int, int], int]:
     """Write what changed since a rebuild, or all where there are too many layers.
 
     Args:
@@ -215,6 +202,9 @@ def extend(base: Base, settled: Settled, windows: WindowLog, to: Path, *, codecs
         windows: Of the state at the new point.
         to: The folder of the new rebuild.
         codecs: As `--app` names them.
+
+    Returns:
+        All layers, of each partition how many rows the state has, and how many keys and values don't decode.
     """
     spark = settled.facts.sparkSession
     times = by_partition(settled.point.times_ms)
@@ -235,7 +225,7 @@ def extend(base: Base, settled: Settled, windows: WindowLog, to: Path, *, codecs
     if len(later) >= MOST_LAYERS or (sum(layer.rows for layer in later) + count + gone) * LARGEST_SHARE > first.rows:
         rows = rest.where(~is_over).select(names).unionByName(changed.where("is_live").select(names))
         layer, digests = write_layer(rows, to, Layer(folder="", ends=ends), codecs=codecs)
-        return Extension((layer,), keys, sum(digest.more for digest in digests.values()))
+        return (layer,), keys, sum(digest.more for digest in digests.values())
     new, undecoded = Layer(folder=f"{LAYERS}/{len(later) + 1}", ends=ends), sum(lost for _, _, lost in kept.values())
     if count + gone:
         null = [F.when(F.col("is_live"), F.col(name)).alias(name) for name in names if name not in _KEYS]
@@ -245,8 +235,7 @@ def extend(base: Base, settled: Settled, windows: WindowLog, to: Path, *, codecs
     (to / LAYERS).mkdir(parents=True, exist_ok=True)
     for layer in base.rebuilt.layers:
         (base.folder / layer.folder).rename(to / layer.folder)
-    layers = (*base.rebuilt.layers, *([new] if new.rows else []))
-    return Extension(layers, keys, undecoded)
+    return (*base.rebuilt.layers, *([new] if new.rows else [])), keys, undecoded
 
 
 def _by_partition(rows: DataFrame, *counts: Column) -> dict[int, tuple[int, ...]]:

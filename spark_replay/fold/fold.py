@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 _HASH = "__hash"
-_BROADCAST_KEYS = 1_000_000
-"""Up to so many keys are known to all tasks of the second pass, at about 150 bytes each."""
+_BROADCAST_ROWS = 1_000_000
+"""Up to so many rows of a join's smaller side are sent to all tasks, at 150 bytes each or less."""
 _EXAMPLES = 10
 _SHOWN_BYTES = 200
 
@@ -64,34 +64,48 @@ def last_offsets(rows: DataFrame, before: Sequence[int | None]) -> DataFrame:
 def with_writes(offsets: DataFrame, records: DataFrame) -> DataFrame:
     """Add the rest of `last`, by a second read, to what `last_offsets` returned of the same `Source.records`."""
     facts = offsets.withColumn("at", F.col("last.offset")).drop("last")
-    written = _written(records.drop("key"), facts)
-    unwritten = facts.where(F.col("at").isNull()).withColumn("last", F.lit(None).cast(written.schema["last"].dataType))
-    return written.unionByName(unwritten).drop("at")
+    writes = only_writes(offsets, records).select("partition", F.col("last.offset").alias("at"), "last")
+    # facts are the smaller side: they have no values
+    return facts.hint("shuffle_hash").join(writes, ["partition", "at"], "left").drop("at")
 
 
 def only_writes(offsets: DataFrame, records: DataFrame) -> DataFrame:
-    """Return `partition`, `key` and `last` alone, of those that have one: less crosses to the second read."""
-    facts = offsets.select("partition", F.col("last.offset").alias("at"), "records")
-    return _written(records, facts).select("partition", "key", "last")
+    """Return `partition`, `key` and `last` alone, of those that have one, by a second read.
+
+    The offsets cross to it as bits, 64 in a row, which all tasks can have: no record is sent before its offset is
+    compared.
+    """
+    last = offsets.select("partition", F.col("last.offset").alias("offset")).where("offset is not null")
+    mask = F.bit_or(F.call_function("shiftleft", F.lit(1).cast("bigint"), _bit())).alias("mask")
+    words = keep(last.groupBy(_word().alias("word")).agg(mask))
+    joined = records.withColumn("word", _word()).join(to_all(words, words.count()), "word")
+    is_last = F.getbit("mask", _bit()) == 1
+    # only here, where they are of both sides: else Spark decodes the headers of all records before the join
+    names = ("value", "headers")
+    kept = joined.where(is_last).withColumns({name: F.when(is_last, F.col(name)) for name in names})
+    return kept.select(
+        "partition", "key", F.struct("offset", "value", metadata_of_record().alias("metadata")).alias("last")
+    )
 
 
-def _written(records: DataFrame, facts: DataFrame) -> DataFrame:
-    """Add `last` to the facts of each key that has one, of the record at `at`."""
-    joined = records.withColumnRenamed("offset", "at").join(to_all(facts, facts.count()), ["partition", "at"])
-    # always true, but of the other side: else Spark decodes the headers of all records before the join
-    is_last = F.col("records") > 0
-    kept = joined.withColumns({name: F.when(is_last, F.col(name)) for name in ("value", "headers")})
-    last = F.struct(F.col("at").alias("offset"), "value", metadata_of_record().alias("metadata"))
-    return kept.withColumn("last", last).drop("value", "headers", "timestamp")
+def _word() -> Column:
+    """Return one number for partition and offset, the same for 64 offsets: of two columns the join is slower."""
+    return F.shiftleft(F.col("partition").cast("bigint"), 48).bitwiseOR(F.shiftright("offset", 6))
+
+
+def _bit() -> Column:
+    return F.col("offset").bitwiseAND(63).cast("int")
 
 
 def to_all(rows: DataFrame, count: int) -> DataFrame:
     """Return the smaller side of a join, sent to all tasks unless its `count` of rows is too high for that."""
-    return rows.hint("broadcast" if count <= _BROADCAST_KEYS else "shuffle_hash")
+    return rows.hint("broadcast" if count <= _BROADCAST_ROWS else "shuffle_hash")
 
 
 def _offset_below(before: Sequence[int | None] | Column) -> Column:
     """Return a record's offset, null from the position on."""
+    if isinstance(before, Sequence) and set(before) <= {None}:
+        return F.col("offset")
     position = by_partition(before) if isinstance(before, Sequence) else before
     return F.when(position.isNull() | (F.col("offset") < position), F.col("offset"))
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.errors import TargetError, WrongTopicError
 from spark_replay.fold.decoding import Codecs, decoded
 from spark_replay.fold.extending import Base, extend
-from spark_replay.fold.fold import fields, live
+from spark_replay.fold.fold import fields
 from spark_replay.fold.points import AsOf, Point, find_point, now_ms
 from spark_replay.fold.rebuilt import (
     SUMMARY,
@@ -67,7 +67,8 @@ def rebuild_state(
         ReplayError: What `Source.describe` raises.
     """
     codecs = None if app is None else Codecs.of(app, source.topic)
-    state = folded_at(source, as_of, as_of_ms=as_of_ms).state
+    settled = folded_at(source, as_of, as_of_ms=as_of_ms)
+    state = settled.state(folded_windows(settled).past())
     return state if codecs is None else decoded(state, codecs)
 
 
@@ -83,43 +84,7 @@ def unknown_keys(source: Source, *, as_of: AsOf | str) -> DataFrame:
     return folded_at(source, as_of, as_of_ms=0).unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """The fold of a changelog at a point.
-
-    Attributes:
-        settled: Where it was folded, and the last write of each key.
-    """
-
-    settled: Settled
-
-    @property
-    def facts(self) -> DataFrame:
-        """The rows of `Settled.facts`, and `unknown`: the state of the key is unknown."""
-        return self.settled.facts.withColumn("unknown", self.settled.point.unknown())
-
-    @property
-    def windows(self) -> WindowLog:
-        """The window facts of the log. Of a window store's log this reads a row of each partition."""
-        return folded_windows(self.settled.folded, self.settled.topic)
-
-    @property
-    def state(self) -> DataFrame:
-        """The state, as `spark_replay.fold.fold.live` shapes it, without windows that are past their retention."""
-        return self.state_of(self.windows)
-
-    def state_of(self, windows: WindowLog) -> DataFrame:
-        """Return `state`; `windows` is what it says of windows."""
-        writes = self.settled.writes(self.facts.where(~F.col("unknown")))
-        return live(writes.where(~windows.past()), self.settled.point.times_ms)
-
-    @property
-    def unknown(self) -> DataFrame:
-        """The keys whose state is unknown, as `unknown_keys` shapes them."""
-        return self.facts.where("unknown").select("partition", "key", "later_offset")
-
-
-def folded_at(source: Source, as_of: AsOf | str, *, as_of_ms: int | None = None, base: Base | None = None) -> Folded:
+def folded_at(source: Source, as_of: AsOf | str, *, as_of_ms: int | None = None, base: Base | None = None) -> Settled:
     """Fold a changelog at a point, from `base` on if there is one; other arguments and errors as of `rebuild_state`."""
     topic = source.describe()
     if base is not None:
@@ -127,7 +92,7 @@ def folded_at(source: Source, as_of: AsOf | str, *, as_of_ms: int | None = None,
     point = find_point(source, topic, _as_of(as_of), as_of_ms=as_of_ms)
     if base is not None:
         base.require_before(topic, point)
-    return Folded(settle(source, topic, point, since=() if base is None else base.ends))
+    return settle(source, topic, point, since=() if base is None else base.ends)
 
 
 def write_rebuild(
@@ -200,20 +165,20 @@ class _Run:
     started_s: float = field(default_factory=time.monotonic)
 
     def from_start(self, to: Path) -> Rebuilt:
-        folded = Folded(folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms).settled.kept())
-        topic, point = folded.settled.topic, folded.settled.point
-        counts, last = _counts(folded.facts)
+        settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms).kept()
+        topic, point = settled.topic, settled.point
+        counts, last = _counts(settled.marked)
         _require_changelog(self.source, counts)
-        windows = folded.windows
+        windows = folded_windows(settled)
         layer, read = write_layer(
-            folded.state_of(windows),
+            settled.state(windows.past()),
             to,
             Layer(folder="", ends=point.ends(topic)),
             codecs=self.codecs,
             file_format=self.file_format,
         )
         result = self._result(
-            folded.settled,
+            settled,
             counts,
             windows,
             last=last,
@@ -221,37 +186,37 @@ class _Run:
             undecodable=sum(digest.more for digest in read.values()),
             layers=(layer,),
         )
-        unknown = _examples(folded.unknown) if counts["unknown"] else ()
+        unknown = _examples(settled.unknown) if counts["unknown"] else ()
         early = _before_all(self.source, topic, self.as_of, counts["below"])
         return replace(result, unknown_keys=unknown, notes=(*result.notes, *early))
 
     def extended(self, base: Base, to: Path) -> Rebuilt | None:
         """Go on from an earlier rebuild; None where the whole log has to be read."""
-        folded = Folded(folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).settled.kept())
-        settled, windows = folded.settled, folded.windows
-        counts, last = _counts(folded.facts)
+        settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).kept()
+        windows = folded_windows(settled)
+        counts, last = _counts(settled.marked)
         if counts["unknown"] or windows.lost:
             return None
         windows = windows.or_else(held_windows(base.rows(self.source.spark), settled.topic))
-        extension = extend(base, settled, windows, to, codecs=self.codecs)
+        layers, keys, undecodable = extend(base, settled, windows, to, codecs=self.codecs)
         base.require_deletes_kept(self.source, settled)
         return self._result(
             replace(settled, topic=replace(settled.topic, starts=base.starts)),
             counts,
             windows,
             last=base.last_offsets | last,
-            keys=extension.keys,
-            undecodable=extension.undecoded,
-            layers=extension.layers,
+            keys=keys,
+            undecodable=undecodable,
+            layers=layers,
         )
 
     def into_table(self, table: Table, *, is_whole: bool) -> Rebuilt:
         """Merge what changed since the state that a table has, a partition at a time."""
         topic = self.source.describe()
         base = TableBase.in_table(table, topic, self._of_nothing(topic), is_whole=is_whole)
-        folded = Folded(folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).settled.kept())
-        settled, windows = folded.settled, folded.windows
-        counts, last = _counts(folded.facts)
+        settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).kept()
+        windows = folded_windows(settled)
+        counts, last = _counts(settled.marked)
         if len(base.fresh) == topic.partition_count:
             _require_changelog(self.source, counts)
         elif counts["unknown"] or windows.lost or not base.keeps_deletes(self.source, settled):
@@ -261,7 +226,7 @@ class _Run:
         if not table.exists:
             table.create(base.rebuilt.columns)
         # what is unknown at the point isn't in the rebuild
-        written = fields(settled.writes(folded.facts.where(F.col("last").isNotNull() & ~F.col("unknown"))))
+        written = fields(settled.writes(settled.marked.where(F.col("last").isNotNull() & ~F.col("unknown"))))
         changes = Changes.of(base, written, settled, windows, codecs=self.codecs)
         result = self._result(
             replace(settled, topic=replace(settled.topic, starts=base.starts)),
@@ -284,7 +249,7 @@ class _Run:
             newest = table.merge(rows, number, text, after=newest, keys=keys)
         undecodable = None if self.codecs is None else table.rows().where(is_lost()).count()
         nothing = () if changes.partitions else (f"{table.where} has this state already: nothing was written",)
-        unknown = _examples(folded.unknown) if counts["unknown"] else ()
+        unknown = _examples(settled.unknown) if counts["unknown"] else ()
         return replace(result, undecodable=undecodable, unknown_keys=unknown, notes=(*result.notes, *nothing))
 
     def _of_nothing(self, topic: Topic) -> Rebuilt:

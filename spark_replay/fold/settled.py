@@ -24,7 +24,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ReadError, WrongTopicError
-from spark_replay.fold.fold import last_offsets, last_writes, merged, only_writes, with_writes
+from spark_replay.fold.fold import last_offsets, last_writes, live, merged, only_writes, with_writes
 from spark_replay.fold.points import Point, point_at
 from spark_replay.sources.base import RECORDS, LiveSource, Source
 from spark_replay.sources.brokers.topic import Topic
@@ -62,7 +62,26 @@ class Settled:
     @property
     def folded(self) -> DataFrame:
         """The last write of each key, as `spark_replay.fold.fold.last_writes` returns it."""
-        return self.facts if self.records is None else with_writes(self.facts, self.records)
+        return self.with_writes(self.facts)
+
+    @property
+    def marked(self) -> DataFrame:
+        """The rows of `facts`, and `unknown`: the state of the key is unknown."""
+        return self.facts.withColumn("unknown", self.point.unknown())
+
+    @property
+    def unknown(self) -> DataFrame:
+        """The keys whose state is unknown, as `spark_replay.fold.rebuild.unknown_keys` shapes them."""
+        return self.marked.where("unknown").select("partition", "key", "later_offset")
+
+    def state(self, past: Column) -> DataFrame:
+        """Return the state as `spark_replay.fold.fold.live` shapes it, without rows that are `past` their retention."""
+        writes = self.writes(self.marked.where(~F.col("unknown")))
+        return live(writes.where(~past), self.point.times_ms)
+
+    def with_writes(self, facts: DataFrame) -> DataFrame:
+        """Return some rows of `facts` as `folded` has them."""
+        return facts if self.records is None else with_writes(facts, self.records)
 
     def writes(self, facts: DataFrame) -> DataFrame:
         """Return `partition`, `key` and `last` of some rows of `facts`; those without a last write may be missing."""

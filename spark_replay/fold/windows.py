@@ -26,6 +26,8 @@ from stores._core.windows import KEYS_AT, PROGRESS_KEY, decode_progress
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
+    from spark_replay.fold.settled import Settled
+
 _TO_THE_END = 2**31 - 1
 
 
@@ -78,12 +80,14 @@ class WindowLog:
 NO_WINDOWS = WindowLog()
 
 
-def folded_windows(folded: DataFrame, topic: Topic) -> WindowLog:
-    """Return the window facts of a fold; `folded` is what `spark_replay.fold.fold.last_writes` returns."""
-    if not topic.deletes:
+def folded_windows(settled: Settled) -> WindowLog:
+    """Return the window facts of a fold. Of a window store's log this reads a row of each partition."""
+    if not settled.topic.deletes:
         return NO_WINDOWS
-    rows = folded.where(_is_progress()).select("partition", F.col("last.value").alias("value"))
-    return _window_log(rows.collect(), topic.partition_count)
+    rows = settled.with_writes(settled.facts.where(_is_progress()))
+    return _window_log(
+        rows.select("partition", F.col("last.value").alias("value")).collect(), settled.topic.partition_count
+    )
 
 
 def held_windows(kept: DataFrame, topic: Topic) -> WindowLog:

@@ -31,7 +31,7 @@ from spark_replay.errors import (
 from spark_replay.fold.fold import fields
 from spark_replay.fold.placement import home_partition
 from spark_replay.fold.points import AsOf
-from spark_replay.fold.rebuild import Folded, folded_at
+from spark_replay.fold.rebuild import folded_at
 from spark_replay.fold.rebuilt import Rebuilt, read_rebuild, read_summary
 from spark_replay.fold.windows import held_windows
 from spark_replay.printing import printable
@@ -161,11 +161,10 @@ def _topic_of(source: Source, summary: Rebuilt) -> Topic:
 
 def _state(source: Source, point: AsOf) -> tuple[DataFrame, int, tuple[str, ...]]:
     """Return a state as `read_rebuild` does, with expired keys, which their owner removes; unknown keys; and notes."""
-    folded = Folded(folded_at(source, point, as_of_ms=0).settled.kept())
-    settled = folded.settled
-    writes = settled.writes(folded.facts.where(F.col("key").isNotNull() & ~F.col("unknown")))
+    settled = folded_at(source, point, as_of_ms=0).kept()
+    writes = settled.writes(settled.marked.where(F.col("key").isNotNull() & ~F.col("unknown")))
     with reading(str(source)):
-        unknown = folded.unknown.count()
+        unknown = settled.unknown.count()
     rows = fields(writes.where(F.col("last.value").isNotNull()))
     return rows, unknown, source.doubts(settled.point.ends(settled.topic))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from functools import reduce
+from operator import xor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,10 @@ SHARED = "give --to a folder that driver and executors share, under the same pat
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The rows of a partition: how many, the sum of their hashes, and what else was asked for."""
+    """The rows of a partition: how many, the XOR of their hashes, and what else was asked for. No two are equal."""
 
     rows: int
-    sum: Decimal
+    hash: int
     more: int = 0
 
 
@@ -32,7 +33,7 @@ def digests(rows: DataFrame, columns: Sequence[str], *, lost: Column | None = No
     """Return the digest of each partition that has rows, over these columns."""
     more = (F.lit(0) if lost is None else lost).alias("more")
     partitions = rows.groupBy("partition").agg(*_digest(columns), more).collect()
-    return {row["partition"]: Digest(row["rows"], row["sum"], row["more"]) for row in partitions}
+    return {row["partition"]: Digest(row["rows"], row["hash"], row["more"]) for row in partitions}
 
 
 def watched(rows: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, Observation]:
@@ -43,13 +44,13 @@ def watched(rows: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, Observa
 
 def require_same(written: Observation, read: Collection[Digest], folder: Path) -> None:
     """Check that what can be read back is what was written; `TargetError` if it isn't."""
-    rows, total = written.get.get("rows") or 0, written.get.get("sum") or Decimal(0)
+    rows, total = written.get.get("rows") or 0, written.get.get("hash") or 0
     if rows != sum(digest.rows for digest in read):
         raise TargetError(
             f"of {rows} rows that the executors wrote to {folder}, {sum(digest.rows for digest in read)} can be read "
             f"back: {SHARED}. Nothing was replaced"
         )
-    if total != sum((digest.sum for digest in read), Decimal(0)):
+    if total != reduce(xor, (digest.hash for digest in read), 0):
         raise TargetError(
             f"the {rows} rows read back from {folder} aren't the rows that the executors wrote: check the disk, or the "
             "mount. Nothing was replaced"
@@ -57,6 +58,4 @@ def require_same(written: Observation, read: Collection[Digest], folder: Path) -
 
 
 def _digest(columns: Sequence[str]) -> tuple[Column, Column]:
-    # a sum of bigints overflows
-    total = F.sum(F.xxhash64(*columns).cast("decimal(38, 0)")).alias("sum")
-    return F.count(F.lit(1)).alias("rows"), total
+    return F.count(F.lit(1)).alias("rows"), F.bit_xor(F.xxhash64(*columns)).alias("hash")

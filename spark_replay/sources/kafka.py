@@ -194,7 +194,7 @@ class JoinedSource(Source):
 
     def doubts(self, ends: Sequence[int]) -> tuple[str, ...]:
         """Return the archive's warnings, and one if it may be too old for the log that follows it."""
-        ledger = self.older.manifest().ledgers[self.topic]
+        ledger = self.older.described.ledgers[self.topic]
         retention = self.newer.retention()
         told = escaped_deletes(ledger, ends, retention, time.time_ns() // 1_000_000)
         return (*self.older.doubts(ends), *(() if told is None else (told,)))

@@ -38,6 +38,7 @@ class ArchiveSource(Source):
     spark: SparkSession = field(repr=False)
     where: str
     topic: str
+    _read: list[Manifest] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def describe(self) -> Topic:
         """Read what the archive covers, and check that its files are there, as long as they were written."""
@@ -68,13 +69,19 @@ class ArchiveSource(Source):
         if self.topic not in manifest.ledgers:
             names = ", ".join(sorted(manifest.ledgers))
             raise UnknownTopicError(f"the archive {folder} has no topic {self.topic!r}, it has {names}")
+        self._read[:] = [manifest]
         return manifest
+
+    @property
+    def described(self) -> Manifest:
+        """The manifest as `describe` read it last, read now if it never did: a command reads it once."""
+        return self._read[0] if self._read else self.manifest()
 
     def files(self, topic: Topic) -> list[ArchiveFile]:
         """Return the files with records between `starts` and `ends`."""
         return [
             file
-            for file in self.manifest().of(self.topic)
+            for file in self.described.of(self.topic)
             if file.partition < topic.partition_count
             and file.last >= topic.starts[file.partition]
             and file.first < topic.ends[file.partition]
@@ -96,7 +103,7 @@ class ArchiveSource(Source):
 
     def doubts(self, ends: Sequence[int]) -> tuple[str, ...]:
         """Return a warning if there are files that no entry of the manifest names, and none will."""
-        manifest, folder = self.manifest(), Folder(self.spark, self.where)
+        manifest, folder = self.described, Folder(self.spark, self.where)
         left = sorted(manifest.unnamed(folder.files(FILES)))
         names = ", ".join(left[:TOLD_FILES])
         return (

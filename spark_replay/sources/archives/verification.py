@@ -7,6 +7,8 @@ Python and without holding a file in memory, which a CRC of a whole file would n
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import xor
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -19,7 +21,7 @@ from spark_replay.sources.formats import VERIFIED
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _WORD = (1 << 64) - 1
 # by URI: size and modification time of files that were as they were written
@@ -34,11 +36,15 @@ def read_parquet(spark: SparkSession, folder: Folder, names: Iterable[str], colu
 
 def digests_of(spark: SparkSession, folder: Folder, names: Sequence[str]) -> dict[str, str]:
     """Return the digest of each file."""
+    sums = _digests(spark, folder, names, F.col("_metadata.file_path").alias("name"))
+    return {file_name(name): f"{digest:016x}" for name, digest in sums.items()}
+
+
+def _digests(spark: SparkSession, folder: Folder, names: Sequence[str], by: Column) -> dict[str, int]:
     lines = spark.read.options(lineSep="\n", recursiveFileLookup="true")
     with reading(f"the files of the archive {folder}"):
-        rows = lines.text([f"{folder.uri}/{name}" for name in names]).groupBy("_metadata.file_path")
-        sums = rows.agg(F.bit_xor(F.xxhash64("value")).alias("digest")).collect()
-    return {file_name(row["file_path"]): f"{row['digest'] & _WORD:016x}" for row in sums}
+        rows = lines.text([f"{folder.uri}/{name}" for name in names]).groupBy(by)
+        return {name: digest & _WORD for name, digest in rows.agg(F.bit_xor(F.xxhash64("value"))).collect()}
 
 
 def file_name(path: str) -> str:
@@ -73,9 +79,13 @@ def require_sound(spark: SparkSession, folder: Folder, files: Sequence[ArchiveFi
     """
     present = require_present(folder, files)
     new = [file for file in files if _sound.get(f"{folder.uri}/{file.name}") != present[file.name]]
-    digests = digests_of(spark, folder, [file.name for file in new]) if new else {}
+    names = [file.name for file in new]
+    # all at once, which costs half as much as by file; each only to name the one that differs
+    total = sum(_digests(spark, folder, names, F.lit("")).values()) if new else 0
+    is_sound = total == reduce(xor, (int(file.digest, 16) for file in new), 0)
+    digests = {} if is_sound else digests_of(spark, folder, names)
     for file in new:
-        if digests.get(file.name) != file.digest:
+        if not is_sound and digests.get(file.name) != file.digest:
             raise ArchiveError(
                 f"{file} of the archive {folder} isn't what was written: its digest is {digests.get(file.name)} and "
                 f"was {file.digest}. Restore it from a backup"

@@ -65,7 +65,7 @@ WRITES = (
 
 def fold_of(patch: pytest.MonkeyPatch, way: tuple[Fold, int]) -> Fold:
     """Return the function of a way to fold; more keys than its number aren't broadcast."""
-    patch.setattr("spark_replay.fold.fold._BROADCAST_KEYS", way[1])
+    patch.setattr("spark_replay.fold.fold._BROADCAST_ROWS", way[1])
     return way[0]
 
 

@@ -15,6 +15,7 @@ from spark_replay import ReadError, Wanted, archive, archive_topics, kafka, vali
 from spark_replay.fold import settled
 from spark_replay.fold.rebuild import folded_at
 from spark_replay.fold.rebuilt import read_rebuild
+from spark_replay.fold.windows import NO_WINDOWS
 from spark_replay.recompute import recompute
 from spark_replay.sources.brokers import tailing
 from spark_replay.sources.brokers.topic import Topic
@@ -148,8 +149,8 @@ def test_compaction_under_a_point_and_a_position(
         # what was read first is gone when it is counted: it is read again, and can't be told any more
         before_read(patch, 2 + _looks(source, point), lambda: compact(brokers, log, "first"))
         found = folded_at(source, point)
-    assert (found.state.count(), found.unknown.count()) == (0, len(KEYS))
-    assert found.settled.point.before == tuple(ends)
+    assert (found.state(NO_WINDOWS.past()).count(), found.unknown.count()) == (0, len(KEYS))
+    assert found.point.before == tuple(ends)
     with monkeypatch.context() as patch:
         patch.setattr(settled._Fold, "_is_whole", lambda *_: False)
         with pytest.raises(ReadError, match="was compacted while it was read, 3 times"):

@@ -17,6 +17,8 @@ from actors.testing import ActorTestDriver
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.judging import held_point, judge, logged
 from spark_replay.fold.fold import last_writes, live
+from spark_replay.fold.points import point_at
+from spark_replay.fold.settled import Settled
 from spark_replay.fold.windows import WindowLog, folded_windows, held_windows
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import with_metadata
@@ -127,10 +129,15 @@ def kinds(spark: SparkSession, histories: list[History], rows: list[tuple[Any, .
         read=lambda _: kept,
     )
     fold, point = folded(spark, histories), held_point(topic, held)
-    judged = judge(logged(fold), point, held, kept, windows=folded_windows(fold, topic)).collect()
+    judged = judge(logged(fold), point, held, kept, windows=windows_of(fold, topic)).collect()
     return {
         (row["partition"], bytes(row["key"])): row["kind"] for row in judged if row["kind"] not in ("equal", "absent")
     }
+
+
+def windows_of(fold: DataFrame, topic: Topic) -> WindowLog:
+    count = topic.partition_count
+    return folded_windows(Settled(topic=topic, point=point_at(topic, [None] * count, [0] * count), facts=fold))
 
 
 def part(number: int, end: int) -> Part:
@@ -139,7 +146,7 @@ def part(number: int, end: int) -> Part:
 
 def test_the_state_is_what_a_worker_shows(spark: SparkSession, histories: list[History]):
     fold = folded(spark, histories)
-    windows = folded_windows(fold, topic_of(histories))
+    windows = windows_of(fold, topic_of(histories))
     assert windows.expired == tuple(one.expired for one in histories)
     state = live(fold.where(~windows.past()), NOW_MS).collect()
     found = {(row["partition"], bytes(row["key"])): bytes(row["value"]) for row in state}
@@ -207,8 +214,8 @@ def test_a_plain_store_with_such_a_key_is_none(spark: SparkSession):
     """Neither by a row of that name, nor where the topic only compacts."""
     rows = [(0, 0, PROGRESS_KEY, b"p", None, []), (0, 1, b"w" + bytes(8), b"1", None, [])]
     fold = last_writes(with_metadata(spark.createDataFrame(rows, RECORDS)), [None])
-    assert not folded_windows(fold, Topic("log", (0,), (2,), (2,), deletes=True))
-    assert not folded_windows(fold, Topic("log", (0,), (2,), (2,)))
+    assert not windows_of(fold, Topic("log", (0,), (2,), (2,), deletes=True))
+    assert not windows_of(fold, Topic("log", (0,), (2,), (2,)))
 
 
 def test_a_row_belongs_where_its_message_belongs(spark: SparkSession):

@@ -31,7 +31,7 @@ from spark_replay import (
 from spark_replay.archiving import _Run
 from spark_replay.sources.archives.archive import ArchiveSource
 from spark_replay.sources.archives.folders import Folder
-from spark_replay.sources.archives.manifest import decode_entry, encode_entry
+from spark_replay.sources.archives.manifest import Manifest, decode_entry, encode_entry, read_manifest
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
 from tests.spark.helpers import (
     NOW_MS,
@@ -454,6 +454,18 @@ def test_damaged_file(
         write_rebuild(archived, to=tmp_path / "rebuilt")
     assert re.search(rf"{archived.topic} partition \d, offsets \d+ to \d+", str(error.value))
     assert not (tmp_path / "rebuilt").exists()
+
+
+def test_a_command_reads_the_manifest_once(archived: ArchiveSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    reads: list[Folder] = []
+
+    def read(folder: Folder) -> Manifest:
+        reads.append(folder)
+        return read_manifest(folder)
+
+    monkeypatch.setattr("spark_replay.sources.archives.archive.read_manifest", read)
+    write_rebuild(archived, to=tmp_path / "rebuilt")
+    assert len(reads) == 1
 
 
 def test_a_damaged_or_lost_entry_of_the_manifest(spark: SparkSession, brokers: str, tmp_path: Path):
