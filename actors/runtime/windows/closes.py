@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from actors._core.partitioner import partition_for
 from actors._core.windows.join_rows import LEFT, UNMATCHED, unmatched_parts
 from actors._core.windows.kinds import AlignedWindows, Window, goes_by_clock
 from actors._core.windows.rows import close_key, close_parts, decode_list, encode_list, key_of, list_key, time_of
@@ -80,6 +81,14 @@ def read_progress(store: TimedStore, state: TaskState) -> Progress:
     return Progress() if raw is None else decode_progress(raw)
 
 
+def closed_row(progress: Progress, raw_key: bytes) -> bytes:
+    """Return the row up to which the closes of a key's aligned windows were handled, here or in a former partition."""
+    if not progress.former:
+        return progress.closed
+    _, closed = progress.former.get(partition_for(raw_key, progress.former_partitions), (-1, b""))
+    return max(progress.closed, closed)
+
+
 def write_progress(store: TimedStore, progress: Progress, state: TaskState) -> None:
     """Write how far a store has come."""
     store.rows.write_raw(state, PROGRESS_KEY, encode_progress(progress))
@@ -140,6 +149,8 @@ class _Aligned(_Windows):
         if row <= progress.closed or raw is None:
             return ""
         write_progress(self._store, msgspec.structs.replace(progress, closed=row), state)
+        if row <= closed_row(progress, key_of(row)):
+            return ""
         window = self._windows.starting(time_of(row))
         found[:] = [(window, raw[1:])]
         return self._shown(window)

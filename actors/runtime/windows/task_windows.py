@@ -31,6 +31,7 @@ from typing import Any
 
 import msgspec
 
+from actors._core.partitioner import partition_for
 from actors._core.windows.kinds import AlignedWindows, Window
 from actors.errors import NewerVersionError
 from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
@@ -45,6 +46,7 @@ from actors.runtime.windows.closes import (
     Closes,
     Found,
     TimedStore,
+    closed_row,
     closes_of,
     first_entries,
     is_by_clock,
@@ -178,6 +180,8 @@ class TaskWindows:
         self._is_in_order = is_in_order
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
         self.is_closing = False
+        self._former: dict[int, int] = {}
+        self._former_partitions = 0
         self._closings: dict[TimedStore, _Closing] = {}
         self.stream_ms = self.latest_ms = -1
         for store in stores:
@@ -188,6 +192,8 @@ class TaskWindows:
                 progress = self._progress(store)
                 self.stream_ms = max(self.stream_ms, progress.stream_ms)
                 self.latest_ms = max(self.latest_ms, progress.stream_ms, progress.latest_ms)
+                self._former |= {place: stream_ms for place, (stream_ms, _) in progress.former.items()}
+                self._former_partitions = progress.former_partitions or self._former_partitions
         self._written_ms = self._earlier_ms = self.stream_ms
         self._written_latest_ms = self.latest_ms
         # Of the records alone: what stream time has come to by the clock isn't in it.
@@ -203,10 +209,18 @@ class TaskWindows:
 
     # --- what stores ask -------------------------------------------------------------------------------------------
 
+    @property
+    def key_ms(self) -> int:
+        """Stream time, or the later one that the message's key has come to in a former partition."""
+        ctx = current_message.get(None) if self._former and not self.is_closing else None
+        if ctx is None:
+            return self.stream_ms
+        return max(self.stream_ms, self._former.get(partition_for(ctx._raw_key, self._former_partitions), -1))
+
     def is_open(self, store: WindowStore[Any, Any], window: Window) -> bool:
         """Return whether a window still takes records."""
         closing, closing_ms = self._closings[store], store.windows.closes_ms(window, store.grace_ms)
-        if closing.by_former_grace(closing_ms) <= self.stream_ms:
+        if closing.by_former_grace(closing_ms) <= self.key_ms:
             return False
         # A close is handled at its own time, and a longer grace may have put it off until other windows were removed.
         return not self.is_closing or store.counts_ms(window) > store.expired_ms(closing.expired)
@@ -214,7 +228,7 @@ class TaskWindows:
     def closed_ms(self, store: TimedStore) -> int:
         """Return the end at or before which windows are closed."""
         closing = self._closings[store]
-        ended_ms = self.stream_ms - closing.closes.idle_ms
+        ended_ms = self.key_ms - closing.closes.idle_ms
         by_former_ms = min(closing.closed_end_ms, ended_ms - closing.closed_grace_ms)
         return max(ended_ms - store.grace_ms, by_former_ms)
 
@@ -223,7 +237,7 @@ class TaskWindows:
 
         Those of the very time of that close may be before it or behind it; others are told apart by stream time.
         """
-        return self._progress(store).closed if self.is_closing else b""
+        return closed_row(self._progress(store), current_message.get()._raw_key) if self.is_closing else b""
 
     def visible_ms(self, store: TimedStore) -> int:
         """Return the start (sessions: end) at or before which windows are past their retention.
@@ -231,7 +245,7 @@ class TaskWindows:
         A message doesn't find them though they may wait for their close: what it leads to doesn't depend on that. A
         close finds what was kept at its time.
         """
-        return self.stream_ms - store.kept_ms
+        return self.key_ms - store.kept_ms
 
     def time_of(self, ctx: Context) -> int:
         """Return the time by which a message belongs to windows: no later than the latest record's.
@@ -250,7 +264,8 @@ class TaskWindows:
         record = ctx._record
         if self._by_clock:
             return False
-        if record.timestamp >= self.stream_ms - self._longest_grace_ms and record.timestamp > self._closed_end_ms:
+        stream_ms = self.key_ms if self._former else self.stream_ms
+        if record.timestamp >= stream_ms - self._longest_grace_ms and record.timestamp > self._closed_end_ms:
             # Hot: most are, and the window that ends last is open then.
             return False
         if isinstance(record, InternalRecord) and not record.is_input:
@@ -393,6 +408,8 @@ class TaskWindows:
         reached_ms = self._reached_ms()
         has_moved, handled_ms = reached_ms > self._written_ms, min(reached_ms, self._handled_ms())
         has_moved = has_moved or (self._follows_feeds and self.latest_ms > self._written_latest_ms)
+        if self._former and handled_ms >= max(self._former.values()):
+            self._former, has_moved = {}, True
         for store, closing in self._closings.items():
             expired = max(closing.expired, store.expired_until(handled_ms - store.kept_ms))
             if not has_moved and expired == closing.expired:
@@ -407,8 +424,10 @@ class TaskWindows:
                 grace_ms=store.grace_ms,
                 has_entries=closing.has_entries,
                 expired=expired,
-                latest_ms=self.latest_ms if self._follows_feeds else -1,
+                latest_ms=self.latest_ms if self._follows_feeds or self._former else -1,
             )
+            if not self._former:
+                progress = msgspec.structs.replace(progress, former={}, former_partitions=0)
             write_progress(store, progress, self._state)
             self._state.scope.release()
         self._written_ms, self._written_latest_ms = reached_ms, self.latest_ms
