@@ -1,0 +1,138 @@
+"""An app with work of each kind in hand goes to another number of partitions: everything comes, and exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_replay.cli import main
+from tests.kafka import forked
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, partition_for, producing, read_all, unique
+from tests.moved import BEFORE, START_MS, Record, first, second
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MODULE = "tests.kafka.apps.moved_app"
+TOPICS = ("orders", "payments", "bills")
+
+
+@dataclass
+class Run:
+    """An app on its own topics, with so many partitions."""
+
+    brokers: str
+    folder: Path
+    partitions: int
+    name: str = field(default_factory=lambda: unique("moved"))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        addresses = ";".join(f"kafka://{broker}" for broker in self.brokers.split(","))
+        return {"APP_NAME": self.name, "APP_SECRET": "the-secret-of-the-workers-0123456789", "KAFKA_URL": addresses}
+
+    async def begin(self) -> None:
+        await make_topics(
+            self.brokers, *(f"{self.name}-{topic}" for topic in (*TOPICS, "out")), partitions=self.partitions
+        )
+
+    def worker(self, *, mended: bool) -> WorkerProcess:
+        environment = {**self.environment, "APP_MENDED": str(int(mended))}
+        return WorkerProcess(MODULE, self.brokers, self.folder / self.name, **environment).start()
+
+    async def send(self, records: list[Record]) -> None:
+        async with producing(self.brokers) as producer:
+            for topic, key, value, at_s in records:
+                raw, home = key.encode(), partition_for(key.encode(), self.partitions)
+                at_ms, content = START_MS + 1000 * at_s, json.dumps(value).encode()
+                await producer.send(f"{self.name}-{topic}", content, raw, partition=home, timestamp_ms=at_ms)
+            await producer.flush()
+
+    async def results(self) -> Counter[tuple[str, ...]]:
+        records = await read_all(self.brokers, f"{self.name}-out")
+        return Counter((record.key.decode(), *map(str, json.loads(record.value))) for record in records)
+
+    async def retry(self) -> None:
+        command = [
+            "-A",
+            MODULE,
+            "-D",
+            str(self.folder / "cli"),
+            "--json",
+            "parked",
+            "retry",
+            "--all",
+            "--what",
+            "message",
+        ]
+        done = await asyncio.to_thread(forked.faust, *command, environment=self.environment, timeout_s=90.0)
+        assert done.returncode == 0, done
+
+
+async def settled(run: Run, worker: WorkerProcess, least: Counter[tuple[str, ...]] | int) -> Counter[tuple[str, ...]]:
+    """Wait until results stand still and have what is expected."""
+    results: Counter[tuple[str, ...]] = Counter()
+
+    async def is_still() -> bool:
+        nonlocal results
+        former, results = results, await run.results()
+        count = least if isinstance(least, int) else least.total()
+        return results.total() >= count and results == former
+
+    await eventually(is_still, deadline_s=120, what=lambda: f"{results.total()} {worker.log()[-3000:]}")
+    return results
+
+
+def publish(*words: object) -> Result:
+    return CliRunner().invoke(main, ["publish", *map(str, words)])
+
+
+def test_an_app_goes_to_another_number_of_partitions(
+    spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asyncio.run(whole(brokers, tmp_path, monkeypatch))
+
+
+async def whole(brokers: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    never, old = Run(brokers, folder, BEFORE), Run(brokers, folder, BEFORE)
+    orders = [value for topic, _, value, _ in first() if topic == "orders"]
+    counted = len(orders) - 2 * sum(value["what"] == "poison" for value in orders)
+    before: dict[str, Counter[tuple[str, ...]]] = {}
+    for run in (never, old):
+        await run.begin()
+        worker = run.worker(mended=False)
+        await run.send(first())
+        before[run.name] = await settled(run, worker, counted)
+        assert worker.terminate() == 0, worker.log()[-3000:]
+    assert before[never.name] == before[old.name]
+    expected = await finish(never, 1000)
+    kinds = Counter(row[1] for row in expected)
+    assert kinds.keys() == {"sum", "changed", "visit", "kinds", "reminded", "shipped", "counted", "paid"}
+    for key, value in old.environment.items():
+        monkeypatch.setenv(key, value)
+    for partitions in (8, 3):
+        new = Run(brokers, folder, partitions)
+        await new.begin()
+        words = ["--brokers", brokers, "--app", MODULE, "--to", new.name, "--partitions", partitions]
+        result = await asyncio.to_thread(publish, *words)
+        assert result.exit_code == 0, result.output
+        both = before[old.name] + await finish(new, expected.total() - before[old.name].total())
+        assert (both - expected, expected - both) == (Counter(), Counter())
+
+
+async def finish(run: Run, least: int) -> Counter[tuple[str, ...]]:
+    """Send the rest, with everything mended, and retry what is parked."""
+    worker = run.worker(mended=True)
+    await run.send(second())
+    await settled(run, worker, 300)
+    await run.retry()
+    results = await settled(run, worker, least)
+    assert worker.terminate() == 0, worker.log()[-3000:]
+    return results

@@ -1,0 +1,125 @@
+"""Rows of an app that goes to another number of partitions: everything comes there, and exactly once."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from actors.ports import TopicPartition
+from actors.testing import ActorTestDriver
+from stores._core.layouts import KEYS as LAYOUT
+from stores._core.layouts import OWN, own_rows
+from stores._core.record import METADATA_HEADER, NEVER, decode_metadata, encode_metadata
+from tests.kafka.apps import moved_app as program
+from tests.kafka.helpers import partition_for
+from tests.moved import BEFORE, KEYS, START_MS, Record, first, second
+
+Rows = dict[str, list[dict[bytes, tuple[bytes, int]]]]
+"""By store and partition the rows: value and expiry."""
+
+
+def post(driver: ActorTestDriver, records: list[Record]) -> None:
+    topics = {"orders": program.orders, "payments": program.payments, "bills": program.bills}
+    for topic, key, value, at_s in records:
+        content = program.Order(**value) if topic == "orders" else value
+        driver.send(topics[topic], key=key, value=content, timestamp_ms=START_MS + 1000 * at_s)
+
+
+def results(driver: ActorTestDriver) -> Counter[tuple[str, ...]]:
+    return Counter((sent.key, *map(str, sent.value)) for sent in driver.outputs(program.out))
+
+
+def rows_of(driver: ActorTestDriver) -> Rows:
+    found: Rows = {}
+    for name in program.app.stores:
+        topic = program.app.decoder(name).changelog
+        found[name] = [{} for _ in range(BEFORE)]
+        for number, rows in enumerate(found[name]):
+            for record in driver._cluster.fetch(TopicPartition(topic, number), 0, 1 << 30)[0]:
+                rows.pop(record.key, None)
+                if record.value is not None:
+                    metadata = decode_metadata(dict(record.headers)[METADATA_HEADER])
+                    rows[record.key] = record.value, metadata.expires_at_ms
+    return found
+
+
+def message_key(layout: str, row: bytes) -> bytes | None:
+    for letter, (at, is_sized) in LAYOUT[layout].items():
+        if row.startswith(letter):
+            size = int.from_bytes(row[at : at + 4]) if is_sized else len(row)
+            return row[at + 4 * is_sized :][:size]
+    return None
+
+
+def moved(rows: Rows, partitions: int) -> Rows:
+    """Place rows by their messages' keys, and merge those of partitions: what `spark_replay publish` does."""
+    found: Rows = {}
+    for name, before in rows.items():
+        layout = program.app.decoder(name).layout
+        after: list[dict[bytes, tuple[bytes, int]]] = [{} for _ in range(partitions)]
+        own = OWN[layout][0] if layout in OWN else None
+        for number, part in enumerate(before):
+            for row, value in part.items():
+                if row == own:
+                    continue
+                key = message_key(layout, row)
+                assert key is not None, (name, row)
+                assert partition_for(key, BEFORE) == number, (name, row)
+                after[partition_for(key, partitions)][row] = value
+        if own is not None:
+            raws = [part[own][0] if own in part else None for part in before]
+            for part, raw in zip(after, own_rows(layout, raws, partitions), strict=True):
+                if raw is not None:
+                    part[own] = raw, NEVER
+        found[name] = after
+    return found
+
+
+def begin(driver: ActorTestDriver, rows: Rows) -> None:
+    """Restore the worker from changelogs with these rows."""
+    for name, parts in rows.items():
+        topic = program.app.decoder(name).changelog
+        for number, part in enumerate(parts):
+            for row, (value, expires_at_ms) in part.items():
+                headers = [(METADATA_HEADER, encode_metadata(0, 0, expires_at_ms))]
+                driver._produce(topic, row, value, headers, number, START_MS)
+    driver.crash(keep_disk=False)
+
+
+def finish(driver: ActorTestDriver) -> Counter[tuple[str, ...]]:
+    post(driver, second())
+    for key in KEYS:
+        if driver.parked(program.take, key):
+            driver.retry_parked(program.take, key)
+    driver.advance(3_600)
+    assert not driver.parked(program.take)
+    return results(driver)
+
+
+@pytest.mark.parametrize("partitions", [3, 6, 8, 1])
+def test_everything_comes_once_in_another_number_of_partitions(monkeypatch: pytest.MonkeyPatch, partitions: int):
+    effects, now = {program.ship: program.ship.function}, datetime.fromtimestamp(START_MS / 1000 + 7_200, UTC)
+    start: Any = functools.partial(ActorTestDriver, program.app, effects=effects, now=now)
+    with start(partitions=BEFORE) as driver:
+        post(driver, first())
+        before, rows = results(driver), rows_of(driver)
+        monkeypatch.setenv("APP_MENDED", "1")
+        expected = before + finish(driver)
+    assert {row[1] for row in expected} == {
+        "sum",
+        "changed",
+        "visit",
+        "kinds",
+        "reminded",
+        "shipped",
+        "counted",
+        "paid",
+    }
+    with start(partitions=partitions) as driver:
+        begin(driver, moved(rows, partitions))
+        both = before + finish(driver)
+    assert (both - expected, expected - both) == (Counter(), Counter())
