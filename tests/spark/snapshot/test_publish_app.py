@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +116,8 @@ async def whole(brokers: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     expected = await finish(never, 1000)
     kinds = Counter(row[1] for row in expected)
     assert kinds.keys() == {"sum", "changed", "visit", "kinds", "reminded", "shipped", "counted", "paid"}
+    # Another test may have imported it under another name.
+    monkeypatch.delitem(sys.modules, MODULE, raising=False)
     for key, value in old.environment.items():
         monkeypatch.setenv(key, value)
     for partitions in (8, 3):
