@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from spark_replay.cli.options import POINT, Given, LocalFolder, Pair, running, source_options
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
-
-if TYPE_CHECKING:
-    from spark_replay.sources.kafka import KafkaSource
 
 
 @click.command()
@@ -65,38 +62,32 @@ def publish(to: str, app: str | None, rebuild: Path | None, transform: str | Non
         raise click.UsageError("a topic is written to brokers: give --to-brokers, or --brokers")
     if rebuild is not None and (shared.archive is not None or options["as_of"] != "latest"):
         raise click.UsageError("--rebuild goes without --archive and --as-of: it has a point of its own")
-    single = rebuild is not None or transform is not None or options["placed_by_key"]
-    if (app is None) == (not shared.changelog) or (app is not None and (single or options["partitions"] is None)):
+    single: dict[str, Any] = {
+        "rebuild": rebuild,
+        "transform": transform,
+        "layout": "key" if options["placed_by_key"] else None,
+    }
+    is_whole = app is not None and options["partitions"] is not None and not any(single.values())
+    if is_whole == bool(shared.changelog) or is_whole == (app is None):
         raise click.UsageError("give --changelog, or --app with --partitions and without options of single changelogs")
     with running(shared) as run:
         from spark_replay.apps import load_function
         from spark_replay.snapshot.publish import publish_app, publish_state
         from spark_replay.sources.kafka import kafka
 
-        client = dict(options["to_kafka_option"]) or shared.client(run.spark)
+        client = shared.client(run.spark)
+        target = kafka(run.spark, brokers, to, dict(options["to_kafka_option"]) or client)
         common = {name: options[name] for name in ("as_of", "partitions", "dry_run")}
-
-        def target_of(topic: str) -> KafkaSource:
-            return kafka(run.spark, brokers, topic, client)
-
-        def live_of(topic: str) -> KafkaSource:
-            return kafka(run.spark, shared.brokers or brokers, topic, shared.client(run.spark))
-
         with run.progress(f"publish {app or shared.changelog} to {to}"):
             if app is not None:
                 is_live = shared.brokers is not None and options["as_of"] == "latest"
+                live = kafka(run.spark, shared.brokers or brokers, to, client) if is_live else None
                 done = publish_app(
-                    lambda changelog: replace(shared, changelog=changelog).source(run.spark),
-                    target_of,
-                    app,
-                    to,
-                    live_of=live_of if is_live else None,
-                    **common,
+                    lambda log: replace(shared, changelog=log).source(run.spark), target, app, live=live, **common
                 )
             else:
-                function = None if transform is None else load_function(transform)
-                keyed = {"rebuild": rebuild, "transform": function, "placed_by_key": options["placed_by_key"]}
-                done = (publish_state(run.source(), target_of(to), **keyed, **common),)
+                single["transform"] = None if transform is None else load_function(transform)
+                done = (publish_state(run.source(), target, **single, **common),)
     notes, refused = ([text for part in done for text in getattr(part, name)] for name in ("notes", "refused"))
     for note in notes:
         say(run.console, note)

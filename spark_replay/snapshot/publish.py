@@ -93,7 +93,6 @@ def publish_state(
     as_of: AsOf | str = "latest",
     rebuild: str | Path | None = None,
     partitions: int | None = None,
-    placed_by_key: bool = False,
     layout: str | None = None,
     transform: Transform | None = None,
     dry_run: bool = False,
@@ -109,16 +108,13 @@ def publish_state(
         as_of: The point, as `--as-of` takes it.
         rebuild: A rebuild of the changelog, whose state is written in place of the log's.
         partitions: How many the new one has; as many as the old one if left out.
-        layout: How a row has the key of its message, as an app's `decoder(store).layout` has it. Without it, a row's
-            key is that key.
-        placed_by_key: That murmur2 places the store's keys, which a changelog of one partition doesn't show.
+        layout: How a row has its message's key, as `decoder(store).layout` of an app says; None if that is unknown.
         transform: Executors call it with each key and value. It returns those to write, or None to leave the key out.
         dry_run: Whether to write nothing.
 
     Raises:
         TargetError: The new topic has records, or other settings or partitions than it needs.
-        PlacementError: The rows can't be spread over other partitions, as those of window stores and joins can't
-            without their layout.
+        PlacementError: The rows can't be spread over other partitions.
         PointError: The state of some keys at the point is unknown.
         AppError: The transform failed, or returned something else, or a key twice.
         ReadError: Another program writes to a topic, or Spark couldn't read or write to the end.
@@ -145,11 +141,10 @@ def publish_state(
         rows, unknown, notes = _state(source, point)
     else:
         rows, unknown, notes = read_rebuild(source.spark, rebuild), summary.unknown, summary.notes
-    is_same, layout = transform is None and count == topic.partition_count, layout or ("key" if placed_by_key else None)
+    is_same = transform is None and count == topic.partition_count
     with reading(str(source)):
         refuse(_against_state(rows, unknown, topic, layout, is_same=is_same, is_transformed=transform is not None))
-        state = _placed(rows, transform, topic, count, layout or "key")
-        state = _with_own(state, rows, topic, count, layout or "key", refuse)
+        state = _with_own(_placed(rows, transform, topic, count, layout or "key"), rows, topic, count, layout, refuse)
         kept, sizes = state.where(F.col("key").isNotNull()), _sizes(state)
         refuse(_against_places(state, topic, count, layout))
         refuse(_against_rows(kept, sizes.pop("largest"), _settings_of(target) or like, is_same=is_same))
@@ -165,11 +160,10 @@ def publish_state(
 
 def publish_app(
     source_of: Callable[[str], Source],
-    target_of: Callable[[str], KafkaSource],
+    target: KafkaSource,
     app: str,
-    new_id: str,
     *,
-    live_of: Callable[[str], KafkaSource] | None,
+    live: KafkaSource | None,
     partitions: int,
     as_of: AsOf | str = "latest",
     dry_run: bool = False,
@@ -180,49 +174,46 @@ def publish_app(
 
     Args:
         source_of: Returns a changelog as a source.
-        target_of: Returns a topic of the new app.
+        target: The new cluster; its topic is the new app's id.
         app: `module` or `module:app`.
-        new_id: The new app's id.
-        live_of: Returns a topic of the app's own cluster; None if the state isn't the newest one of that.
+        live: Any topic of the app's own cluster; None if the state isn't the newest one of that.
         partitions: How many each new changelog has.
-        as_of: The point, as `--as-of` takes it.
-        dry_run: Whether to write nothing.
+        as_of: As of `publish_state`.
+        dry_run: Likewise.
 
     Raises:
         ReadError: A worker of one of the apps runs, or the app's inputs have records that aren't handled.
-        AppError: The app can't be imported, or has no state.
-        ReplayError: As `publish_state`.
+        ReplayError: As `publish_state`, and `AppError` if the app can't be imported or has no state.
     """
     loaded = load_app(app)
     replayers = [load_replayer(app, actor) for actor in loaded.actors]
     decoders = [loaded.decoder(store.name) for actor in loaded.actors.values() for store in actor.stores]
     if not decoders:
         raise AppError(f"app {app} has no state")
-    old_id, group = str(loaded.conf.id), replayers[0].group
-    refused: list[str] = []
+    old_id, group, refused = str(loaded.conf.id), replayers[0].group, list[str]()
 
     def publish_all(*, is_trial: bool) -> list[Published]:
         options: dict[str, Any] = {"as_of": as_of, "partitions": partitions, "dry_run": is_trial}
-        names = [f"{new_id}--{decoder.changelog.removeprefix(f'{old_id}--')}" for decoder in decoders]
+        names = [f"{target.topic}--{decoder.changelog.removeprefix(f'{old_id}--')}" for decoder in decoders]
         return [
-            publish_state(source_of(decoder.changelog), target_of(name), layout=decoder.layout, **options)
-            for name, decoder in zip(names, decoders, strict=True)
+            publish_state(source_of(log.changelog), replace(target, topic=name), layout=log.layout, **options)
+            for name, log in zip(names, decoders, strict=True)
         ]
 
     with ExitStack() as stack:
         try:
-            stack.enter_context(target_of(new_id).keep_out(new_id + group.removeprefix(old_id)))
-            if live_of is not None:
-                stack.enter_context(live_of(old_id).keep_out(group))
+            stack.enter_context(target.keep_out(target.topic + group.removeprefix(old_id)))
+            if live is not None:
+                stack.enter_context(live.keep_out(group))
                 for topic in {topic for replayer in replayers for topic in replayer.topics}:
-                    _require_handled(live_of(topic), group)
+                    _require_handled(replace(live, topic=topic), group)
         except ReadError as error:
             refused.append(str(error))
         done = publish_all(is_trial=True)
         refused += [reason for part in done for reason in part.refused]
+        if refused and not dry_run:
+            raise PlacementError(refused[0])
         if not dry_run:
-            if refused:
-                raise PlacementError(refused[0])
             done = publish_all(is_trial=False)
     return (replace(done[0], refused=tuple(refused)), *(replace(part, refused=()) for part in done[1:]))
 
@@ -314,12 +305,12 @@ def _with_own(
     rows: DataFrame,
     topic: Topic,
     count: int,
-    layout: str,
+    layout: str | None,
     refuse: Callable[[list[ReplayError]], None],
 ) -> DataFrame:
     """Add the rows that the partitions of another number themselves have, made of those of `rows`."""
     before = topic.partition_count
-    if count == before or layout not in OWN:
+    if count == before or layout is None or layout not in OWN:
         return state
     key = OWN[layout][0]
     present = {row["partition"]: bytes(row["value"]) for row in rows.where(F.col("key") == F.lit(key)).collect()}

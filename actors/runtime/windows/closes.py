@@ -81,12 +81,11 @@ def read_progress(store: TimedStore, state: TaskState) -> Progress:
     return Progress() if raw is None else decode_progress(raw)
 
 
-def closed_row(progress: Progress, raw_key: bytes) -> bytes:
-    """Return the row up to which the closes of a key's aligned windows were handled, here or in a former partition."""
+def former_time(progress: Progress, raw_key: bytes) -> tuple[int, bytes]:
+    """Return stream time and `closed` of a key's former partition; (-1, b"") where they don't count any more."""
     if not progress.former:
-        return progress.closed
-    _, closed = progress.former.get(partition_for(raw_key, progress.former_partitions), (-1, b""))
-    return max(progress.closed, closed)
+        return -1, b""
+    return progress.former.get(partition_for(raw_key, progress.former_partitions), (-1, b""))
 
 
 def write_progress(store: TimedStore, progress: Progress, state: TaskState) -> None:
@@ -149,7 +148,7 @@ class _Aligned(_Windows):
         if row <= progress.closed or raw is None:
             return ""
         write_progress(self._store, msgspec.structs.replace(progress, closed=row), state)
-        if row <= closed_row(progress, key_of(row)):
+        if row <= former_time(progress, key_of(row))[1]:
             return ""
         window = self._windows.starting(time_of(row))
         found[:] = [(window, raw[1:])]

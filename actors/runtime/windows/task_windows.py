@@ -31,7 +31,6 @@ from typing import Any
 
 import msgspec
 
-from actors._core.partitioner import partition_for
 from actors._core.windows.kinds import AlignedWindows, Window
 from actors.errors import NewerVersionError
 from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
@@ -46,9 +45,9 @@ from actors.runtime.windows.closes import (
     Closes,
     Found,
     TimedStore,
-    closed_row,
     closes_of,
     first_entries,
+    former_time,
     is_by_clock,
     read_progress,
     write_progress,
@@ -179,9 +178,7 @@ class TaskWindows:
         self._meters = meters
         self._is_in_order = is_in_order
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
-        self.is_closing = False
-        self._former: dict[int, int] = {}
-        self._former_partitions = 0
+        self.is_closing, self._merged = False, Progress()
         self._closings: dict[TimedStore, _Closing] = {}
         self.stream_ms = self.latest_ms = -1
         for store in stores:
@@ -192,12 +189,10 @@ class TaskWindows:
                 progress = self._progress(store)
                 self.stream_ms = max(self.stream_ms, progress.stream_ms)
                 self.latest_ms = max(self.latest_ms, progress.stream_ms, progress.latest_ms)
-                self._former |= {place: stream_ms for place, (stream_ms, _) in progress.former.items()}
-                self._former_partitions = progress.former_partitions or self._former_partitions
+                self._merged = max(self._merged, progress, key=lambda store: len(store.former))
         self._written_ms = self._earlier_ms = self.stream_ms
-        self._written_latest_ms = self.latest_ms
-        # Of the records alone: what stream time has come to by the clock isn't in it.
-        self._seen_ms = self.latest_ms
+        # Seen of the records alone: what stream time has come to by the clock isn't in it.
+        self._seen_ms = self._written_latest_ms = self.latest_ms
         self._moved_by: tuple[int | None, int] = None, -1
         self._note_time()
         self._closed_end_ms = -1
@@ -212,10 +207,8 @@ class TaskWindows:
     @property
     def key_ms(self) -> int:
         """Stream time, or the later one that the message's key has come to in a former partition."""
-        ctx = current_message.get(None) if self._former and not self.is_closing else None
-        if ctx is None:
-            return self.stream_ms
-        return max(self.stream_ms, self._former.get(partition_for(ctx._raw_key, self._former_partitions), -1))
+        ctx = current_message.get(None) if self._merged.former and not self.is_closing else None
+        return self.stream_ms if ctx is None else max(self.stream_ms, former_time(self._merged, ctx._raw_key)[0])
 
     def is_open(self, store: WindowStore[Any, Any], window: Window) -> bool:
         """Return whether a window still takes records."""
@@ -237,7 +230,10 @@ class TaskWindows:
 
         Those of the very time of that close may be before it or behind it; others are told apart by stream time.
         """
-        return closed_row(self._progress(store), current_message.get()._raw_key) if self.is_closing else b""
+        if not self.is_closing:
+            return b""
+        progress = self._progress(store)
+        return max(progress.closed, former_time(progress, current_message.get()._raw_key)[1])
 
     def visible_ms(self, store: TimedStore) -> int:
         """Return the start (sessions: end) at or before which windows are past their retention.
@@ -264,7 +260,7 @@ class TaskWindows:
         record = ctx._record
         if self._by_clock:
             return False
-        stream_ms = self.key_ms if self._former else self.stream_ms
+        stream_ms = self.key_ms if self._merged.former else self.stream_ms
         if record.timestamp >= stream_ms - self._longest_grace_ms and record.timestamp > self._closed_end_ms:
             # Hot: most are, and the window that ends last is open then.
             return False
@@ -408,8 +404,8 @@ class TaskWindows:
         reached_ms = self._reached_ms()
         has_moved, handled_ms = reached_ms > self._written_ms, min(reached_ms, self._handled_ms())
         has_moved = has_moved or (self._follows_feeds and self.latest_ms > self._written_latest_ms)
-        if self._former and handled_ms >= max(self._former.values()):
-            self._former, has_moved = {}, True
+        if self._merged.former and handled_ms >= max(stream_ms for stream_ms, _ in self._merged.former.values()):
+            self._merged, has_moved = Progress(), True
         for store, closing in self._closings.items():
             expired = max(closing.expired, store.expired_until(handled_ms - store.kept_ms))
             if not has_moved and expired == closing.expired:
@@ -424,10 +420,9 @@ class TaskWindows:
                 grace_ms=store.grace_ms,
                 has_entries=closing.has_entries,
                 expired=expired,
-                latest_ms=self.latest_ms if self._follows_feeds or self._former else -1,
+                latest_ms=self.latest_ms if self._follows_feeds or self._merged.former else -1,
+                **({} if self._merged.former else {"former": {}, "former_partitions": 0}),
             )
-            if not self._former:
-                progress = msgspec.structs.replace(progress, former={}, former_partitions=0)
             write_progress(store, progress, self._state)
             self._state.scope.release()
         self._written_ms, self._written_latest_ms = reached_ms, self.latest_ms

@@ -14,6 +14,7 @@ from actors.testing import ActorTestDriver
 from stores._core.layouts import KEYS as LAYOUT
 from stores._core.layouts import OWN, own_rows
 from stores._core.record import METADATA_HEADER, NEVER, decode_metadata, encode_metadata
+from stores._core.windows import Progress, decode_progress, encode_progress, merge_progress
 from tests.kafka.apps import moved_app as program
 from tests.kafka.helpers import partition_for
 from tests.moved import BEFORE, KEYS, START_MS, Record, first, second
@@ -123,3 +124,36 @@ def test_everything_comes_once_in_another_number_of_partitions(monkeypatch: pyte
         begin(driver, moved(rows, partitions))
         both = before + finish(driver)
     assert (both - expected, expected - both) == (Counter(), Counter())
+
+
+ROWS = [
+    encode_progress(Progress(stream_ms, closed, layout="by 5", grace_ms=2, expired=b"w" + bytes(8)))
+    for stream_ms, closed in ((50, b"w2"), (20, b"w1"), (20, b"w3"))
+]
+
+
+def test_a_merged_partition_keeps_the_times_of_the_former_ones():
+    assert own_rows("windows", [*ROWS, None], 8) == [*ROWS, None] * 2
+    merged = own_rows("windows", ROWS, 2)
+    assert merged[0] == merged[1]
+    progress = decode_progress(merged[0] or b"")
+    assert (progress.stream_ms, progress.closed, progress.latest_ms, progress.layout) == (20, b"w1", 50, "by 5")
+    assert (progress.former, progress.former_partitions) == ({0: (50, b"w2"), 2: (20, b"w3")}, 3)
+    assert decode_progress(own_rows("windows", [*ROWS, None], 1)[0] or b"").stream_ms == -1
+    # Of four partitions, two each come to one of two.
+    halves = [decode_progress(row or b"") for row in own_rows("windows", [*ROWS, ROWS[0]], 6)]
+    assert [half.stream_ms for half in halves] == [20, 20] * 3
+    assert [sorted(half.former) for half in halves] == [[0, 2], [3]] * 3
+
+
+def test_what_cannot_be_merged_is_refused():
+    other = encode_progress(Progress(5, layout="by 5", grace_ms=3))
+    with pytest.raises(ValueError, match="by one grace period"):
+        own_rows("windows", [ROWS[0], other], 3)
+    with pytest.raises(ValueError, match="were merged before"):
+        own_rows("windows", [merge_progress(dict(enumerate(ROWS)), 3), ROWS[0]], 3)
+    with pytest.raises(ValueError, match="equally far"):
+        own_rows("taken", [b"a", b"nk"], 1)
+    assert own_rows("taken", [b"a", b"nk"], 4) == [b"a", b"nk"] * 2
+    assert own_rows("timers", [(9).to_bytes(8), (7).to_bytes(8) + b"\x01"], 1) == [(7).to_bytes(8) + b"\x01"]
+    assert own_rows("timers", [(9).to_bytes(8), None], 1) == [None]
