@@ -18,7 +18,6 @@ from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.apps import load_app, load_replayer
@@ -287,9 +286,6 @@ def _with_message(rows: DataFrame, layout: str) -> DataFrame:
     """Add `message`, the key of the message that a row is of, null if it is of none."""
     letter, message = F.substring("key", 1, 1), message_key(F.col("key"), layout if layout in KEYS else "key")
     rows = rows.withColumn("message", message)
-    if layout == "waiting":
-        decode = F.udf(lambda raw: msgspec.msgpack.decode(bytes(raw))[4], "binary", useArrow=False)
-        return rows.withColumn("message", F.when(letter == F.lit(b"t"), decode("value")))
     if layout != "parked":
         return rows
     # Slices of large messages have a digest of the key.
@@ -384,8 +380,9 @@ def _against_places(state: DataFrame, topic: Topic, count: int, layout: str | No
     for stray in state.where(F.col("stray").isNotNull()).select("stray.*").limit(1).collect():
         yield PlacementError(
             f"{topic.name} has keys in other partitions than murmur2 gives them ({bytes(stray['key'])[:60]!r} in "
-            f'{stray["partition"]}): the store has placement="task", or another producer wrote it. It can\'t be spread '
-            "over other partitions, nor have other keys"
+            f'{stray["partition"]}): the store has placement="task", another producer wrote it, or it is of a message '
+            'without a key, with one above 16 KiB, or that waits for its turn by order="time". It can\'t be '
+            "spread over other partitions, nor have other keys"
         )
 
 

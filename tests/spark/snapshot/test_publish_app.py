@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 from click.testing import CliRunner, Result
 
@@ -77,7 +78,11 @@ class Run:
             for client, close in ((admin, admin.close), (consumer, consumer.stop)):
                 await client.start()
                 stack.push_async_callback(close)
-            offsets = await admin.list_consumer_group_offsets(group_of(self.name))
+            try:
+                offsets = await admin.list_consumer_group_offsets(group_of(self.name))
+            except KafkaError:
+                # The group isn't there yet.
+                return len(places)
             ends = await consumer.end_offsets(places)
         return sum(end - max(0, offsets[place].offset if place in offsets else 0) for place, end in ends.items())
 
