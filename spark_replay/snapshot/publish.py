@@ -207,6 +207,8 @@ def publish_app(
                 for topic in {topic for replayer in replayers for topic in replayer.topics}:
                     _require_handled(replace(live, topic=topic), group)
         except ReadError as error:
+            if not dry_run:
+                raise
             refused.append(str(error))
         done = publish_all(is_trial=True)
         refused += [reason for part in done for reason in part.refused]
