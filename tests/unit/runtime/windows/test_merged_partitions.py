@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from actors import App, Context, aggregates
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 from stores._core.layouts import KEYS as LAYOUT
@@ -34,10 +35,10 @@ def results(driver: ActorTestDriver) -> Counter[tuple[str, ...]]:
     return Counter((sent.key, *map(str, sent.value)) for sent in driver.outputs(program.out))
 
 
-def rows_of(driver: ActorTestDriver) -> Rows:
+def rows_of(driver: ActorTestDriver, app: App = program.app) -> Rows:
     found: Rows = {}
-    for name in program.app.stores:
-        topic = program.app.decoder(name).changelog
+    for name in app.stores:
+        topic = app.decoder(name).changelog
         found[name] = [{} for _ in range(BEFORE)]
         for number, rows in enumerate(found[name]):
             for record in driver._cluster.fetch(TopicPartition(topic, number), 0, 1 << 30)[0]:
@@ -56,11 +57,11 @@ def message_key(layout: str, row: bytes) -> bytes | None:
     return None
 
 
-def moved(rows: Rows, partitions: int) -> Rows:
+def moved(rows: Rows, partitions: int, app: App = program.app) -> Rows:
     """Place rows by their messages' keys, and merge those of partitions: what `spark_replay publish` does."""
     found: Rows = {}
     for name, before in rows.items():
-        layout = program.app.decoder(name).layout
+        layout = app.decoder(name).layout
         after: list[dict[bytes, tuple[bytes, int]]] = [{} for _ in range(partitions)]
         own = OWN[layout][0] if layout in OWN else None
         for number, part in enumerate(before):
@@ -80,10 +81,10 @@ def moved(rows: Rows, partitions: int) -> Rows:
     return found
 
 
-def begin(driver: ActorTestDriver, rows: Rows) -> None:
+def begin(driver: ActorTestDriver, rows: Rows, app: App = program.app) -> None:
     """Restore the worker from changelogs with these rows."""
     for name, parts in rows.items():
-        topic = program.app.decoder(name).changelog
+        topic = app.decoder(name).changelog
         for number, part in enumerate(parts):
             for row, (value, expires_at_ms) in part.items():
                 headers = [(METADATA_HEADER, encode_metadata(0, 0, expires_at_ms))]
@@ -124,6 +125,45 @@ def test_everything_comes_once_in_another_number_of_partitions(monkeypatch: pyte
         begin(driver, moved(rows, partitions))
         both = before + finish(driver)
     assert (both - expected, expected - both) == (Counter(), Counter())
+
+
+@pytest.mark.parametrize("partitions", [3, 8])
+def test_tables_their_aggregates_and_joins_by_a_foreign_key_go_on(partitions: int):
+    app = App("moved-tables", broker="kafka://127.0.0.1:9092")
+    out = app.topic("moved-tables-out", key_type=str, value_type=list)
+    orders = app.table(app.topic("moved-tables-orders", key_type=str, value_type=list), name="orders")
+    customers = app.table(app.topic("moved-tables-customers", key_type=str, value_type=int), name="customers")
+
+    async def changed(ctx: Context, count: int | None) -> None:
+        ctx.send(out, key=ctx.key, value=["count", count])
+
+    orders.aggregate("by_customer", by=lambda order: order[0], aggregate=aggregates.count(), on_change=changed)
+
+    @app.join(orders, customers, on=lambda order: order[0])
+    async def enriched(ctx: Context, order: list[Any] | None, customer: int | None) -> None:
+        ctx.send(out, key=ctx.key, value=["order", order, customer])
+
+    def sent(driver: ActorTestDriver) -> Counter[tuple[str, ...]]:
+        return Counter((record.key, *map(str, record.value)) for record in driver.outputs(out))
+
+    def change(driver: ActorTestDriver, number: int) -> Counter[tuple[str, ...]]:
+        for place, key in enumerate(KEYS):
+            driver.send(customers.topic, key=key, value=number + place)
+            if place % 3 == number % 3:
+                driver.send(orders.topic, key=key, value=None)
+            else:
+                driver.send(orders.topic, key=key, value=[KEYS[(place + number) % 7], number])
+        return sent(driver)
+
+    with ActorTestDriver(app, partitions=BEFORE) as driver:
+        change(driver, 1)
+        rows = rows_of(driver, app)
+        expected = change(driver, 2)
+        assert {row[1] for row in expected} == {"count", "order"}
+    with ActorTestDriver(app, partitions=partitions) as driver:
+        begin(driver, moved(rows, partitions, app), app)
+        assert sent(driver) == Counter()
+        assert change(driver, 2) == expected
 
 
 ROWS = [
