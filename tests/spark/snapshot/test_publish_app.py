@@ -126,6 +126,7 @@ def publish(*words: object) -> Result:
     return CliRunner().invoke(main, ["publish", *map(str, words)])
 
 
+@pytest.mark.nightly
 def test_an_app_goes_to_another_number_of_partitions(
     spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
