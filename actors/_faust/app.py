@@ -39,7 +39,7 @@ from actors.declare.streams.tables import Tables, inputs_of, owned
 from actors.declare.streams.windows import Late, WindowStores, timed, windowed
 from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.decoder import Decoder
-from actors.declare.values.stored import store_keys, stored_values, use_keys
+from actors.declare.values.stored import own_store, store_keys, stored_values, use_keys
 from actors.declare.values.versions import Upgrades
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
@@ -445,7 +445,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
             "waiting": (options.order is not None, None),
         }
         extras = {
-            what: self.store(f"{name}-{what}", key_type=bytes, value_type=bytes, ttl=ttl, placement="task")
+            what: own_store(self, f"{name}-{what}", "sized" if what == "ids" else what, ttl=ttl)
             for what, (is_wanted, ttl) in wanted.items()
             if is_wanted
         }

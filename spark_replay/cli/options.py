@@ -101,7 +101,7 @@ class Given:
             master=options["master"],
             settings=dict(options["spark_option"]),
             archive=options.get("archive"),
-            changelog=options.get("changelog", ""),
+            changelog=options.get("changelog") or "",
         )
         if shared.brokers is None and shared.archive is None:
             raise click.UsageError("give the place of the log: --brokers, or --archive, or both")
@@ -160,10 +160,10 @@ def spark_options(command: _Command) -> _Command:
     )
 
 
-def source_options(command: _Command, *, several: bool = False) -> _Command:
+def source_options(command: _Command, *, several: bool = False, required: bool = True) -> _Command:
     """Add the options that say which changelog, or which `several`, and where it is."""
     return _with(
-        log_options(command, several=several),
+        log_options(command, several=several, required=required),
         click.option(
             "--archive",
             type=Place(),
@@ -174,14 +174,14 @@ def source_options(command: _Command, *, several: bool = False) -> _Command:
     )
 
 
-def log_options(command: _Command, *, several: bool = False) -> _Command:
+def log_options(command: _Command, *, several: bool = False, required: bool = True) -> _Command:
     """Add those of a command that reads brokers only."""
     return _with(
         spark_options(command),
         click.option("--brokers", metavar="HOST:PORT,…", help="Kafka's bootstrap brokers."),
         click.option(
             "--changelog",
-            required=True,
+            required=required,
             multiple=several,
             metavar="TOPIC",
             help="The changelog, APP--STORE-changelog." + (" May be repeated." if several else ""),

@@ -1,4 +1,4 @@
-"""The partition that a key belongs in: murmur2 as in Kafka's Java client, by built-in Spark functions."""
+"""The partition that a row belongs in by its message's key: murmur2 as in Kafka's Java client, built in."""
 
 from __future__ import annotations
 
@@ -7,17 +7,33 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
+from stores._core.layouts import KEYS
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 _MASK = 0xFFFFFFFF
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
+_LENGTH_BYTES = 4
+_TO_THE_END = 2**31 - 1
 
 
 def home_partition(key: Column, partition_count: int) -> Column:
     """Return the partition (int) of a binary key in a topic of `partition_count` partitions."""
     return (murmur2(key).bitwiseAND(F.lit(0x7FFFFFFF)) % partition_count).cast("int")
+
+
+def message_key(row: Column, layout: str) -> Column:
+    """Return the key of the message that a row of a store is of, by `stores._core.layouts`; null if it is of none."""
+    key = F.lit(None).cast("binary")
+    for letter, (at, is_sized) in KEYS[layout].items():
+        part = F.substring(row, at + 1, F.lit(_TO_THE_END))
+        if is_sized:
+            size = F.conv(F.hex(F.substring(row, at + 1, F.lit(_LENGTH_BYTES))), 16, 10).cast("bigint")
+            part = F.substring(row, at + 1 + _LENGTH_BYTES, F.least(size, F.lit(_TO_THE_END)).cast("int"))
+        key = F.when(F.substring(row, 1, len(letter)) == F.lit(letter), part).otherwise(key)
+    return key
 
 
 def murmur2(key: Column) -> Column:

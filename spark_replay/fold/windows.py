@@ -16,19 +16,17 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.fold.placement import home_partition
+from spark_replay.fold.placement import home_partition, message_key
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.reading import reading
-from stores._core.windows import KEYS_AT, PROGRESS_KEY, decode_progress
+from stores._core.windows import PROGRESS_KEY, decode_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
     from spark_replay.fold.settled import Settled
-
-_TO_THE_END = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +66,7 @@ class WindowLog:
 
     def home(self, partition_count: int) -> Column:
         """Return the partition that a row's message belongs in, null of a row that is of no message."""
-        key = F.col("key")
-        if self:
-            first, of_row = F.substring(key, 1, 1), F.lit(None).cast("binary")
-            for letter, at in KEYS_AT.items():
-                of_row = F.when(first == F.lit(letter), F.substring(key, at + 1, _TO_THE_END)).otherwise(of_row)
-            key = of_row
-        return home_partition(key, partition_count)
+        return home_partition(message_key(F.col("key"), "windows" if self else "key"), partition_count)
 
 
 NO_WINDOWS = WindowLog()

@@ -11,13 +11,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_replay.apps import load_app, load_replayer
 from spark_replay.errors import (
     AppError,
     PlacementError,
@@ -29,7 +32,7 @@ from spark_replay.errors import (
     WrongTopicError,
 )
 from spark_replay.fold.fold import fields
-from spark_replay.fold.placement import home_partition
+from spark_replay.fold.placement import home_partition, message_key
 from spark_replay.fold.points import AsOf
 from spark_replay.fold.rebuild import folded_at
 from spark_replay.fold.rebuilt import Rebuilt, read_rebuild, read_summary
@@ -42,6 +45,7 @@ from spark_replay.sources.digests import digests
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import keep, reading
 from spark_replay.sources.staging import local_folder
+from stores._core.layouts import KEYS, OWN, own_rows
 from stores._core.record import METADATA_HEADER, NEVER
 from stores._core.replay import NO_METADATA
 
@@ -52,6 +56,7 @@ _VISIBLE_S = 30.0
 _EXPIRY_BYTES = 8
 _OVERHEAD_BYTES = 1_024
 _AS_THE_BROKERS_SAY = -1
+_DIGEST_BYTES = 16
 _CHANGELOG = re.compile(r".+--.+-changelog")
 
 Transform = Callable[[bytes, bytes], tuple[bytes, bytes] | None]
@@ -87,14 +92,14 @@ def publish_state(
     as_of: AsOf | str = "latest",
     rebuild: str | Path | None = None,
     partitions: int | None = None,
-    placed_by_key: bool = False,
+    layout: str | None = None,
     transform: Transform | None = None,
     dry_run: bool = False,
 ) -> Published:
     """Write the state that a changelog stands for into another topic.
 
-    The topic is made like the changelog if it is missing. With another number of partitions each key goes where
-    murmur2 puts it, and so does a key that the transform changed; others stay where they are.
+    The topic is made like the changelog if it is missing. With another number of partitions each row goes where
+    murmur2 puts the key of its message, and so does a key that the transform changed; others stay where they are.
 
     Args:
         source: The changelog. Of Kafka's, up to its end, no program writes to it: the app's workers are stopped.
@@ -102,13 +107,13 @@ def publish_state(
         as_of: The point, as `--as-of` takes it.
         rebuild: A rebuild of the changelog, whose state is written in place of the log's.
         partitions: How many the new one has; as many as the old one if left out.
-        placed_by_key: That murmur2 places the store's keys, which a changelog of one partition doesn't show.
+        layout: How a row has its message's key, as `decoder(store).layout` of an app says; None if that is unknown.
         transform: Executors call it with each key and value. It returns those to write, or None to leave the key out.
         dry_run: Whether to write nothing.
 
     Raises:
         TargetError: The new topic has records, or other settings or partitions than it needs.
-        PlacementError: The keys can't be spread over other partitions, as those of window stores and joins can't.
+        PlacementError: The rows can't be spread over other partitions.
         PointError: The state of some keys at the point is unknown.
         AppError: The transform failed, or returned something else, or a key twice.
         ReadError: Another program writes to a topic, or Spark couldn't read or write to the end.
@@ -135,12 +140,13 @@ def publish_state(
         rows, unknown, notes = _state(source, point)
     else:
         rows, unknown, notes = read_rebuild(source.spark, rebuild), summary.unknown, summary.notes
+    is_same = transform is None and count == topic.partition_count
     with reading(str(source)):
-        refuse(_against_state(rows, unknown, topic, count, is_same=transform is None))
-        state = _placed(rows, transform, topic, count)
+        refuse(_against_state(rows, unknown, topic, layout, is_same=is_same, is_transformed=transform is not None))
+        state = _with_own(_placed(rows, transform, topic, count, layout or "key"), rows, topic, count, layout, refuse)
         kept, sizes = state.where(F.col("key").isNotNull()), _sizes(state)
-        refuse(_against_places(state, topic, count, placed_by_key=placed_by_key))
-        refuse(_against_rows(kept, sizes.pop("largest"), _settings_of(target) or like, is_same=transform is None))
+        refuse(_against_places(state, topic, count, layout))
+        refuse(_against_rows(kept, sizes.pop("largest"), _settings_of(target) or like, is_same=is_same))
         if not dry_run:
             _write(kept, target, _ensure_target(target, count, topic, like))
             _require_published(kept, target)
@@ -149,6 +155,85 @@ def publish_state(
         text = f"was written to while it was read: stop the app's workers, delete {target.topic}, start again"
         refuse([ReadError(f"{topic.name} {text}")])
     return Published(topic=target.topic, partitions=count, **sizes, refused=tuple(refused), notes=notes)
+
+
+def publish_app(
+    source_of: Callable[[str], Source],
+    target: KafkaSource,
+    app: str,
+    *,
+    live: KafkaSource | None,
+    partitions: int,
+    as_of: AsOf | str = "latest",
+    dry_run: bool = False,
+) -> tuple[Published, ...]:
+    """Write the whole state of an app into changelogs of another app, with another number of partitions.
+
+    Nothing is written if anything is refused. Workers of both apps are kept out of their groups until it is done.
+
+    Args:
+        source_of: Returns a changelog as a source.
+        target: The new cluster; its topic is the new app's id.
+        app: `module` or `module:app`.
+        live: Any topic of the app's own cluster; None if the state isn't the newest one of that.
+        partitions: How many each new changelog has.
+        as_of: As of `publish_state`.
+        dry_run: Likewise.
+
+    Raises:
+        ReadError: A worker of one of the apps runs, or the app's inputs have records that aren't handled.
+        ReplayError: As `publish_state`, and `AppError` if the app can't be imported or has no state.
+    """
+    loaded = load_app(app)
+    replayers = [load_replayer(app, actor) for actor in loaded.actors]
+    decoders = [loaded.decoder(store.name) for actor in loaded.actors.values() for store in actor.stores]
+    if not decoders:
+        raise AppError(f"app {app} has no state")
+    old_id, group, refused = str(loaded.conf.id), replayers[0].group, list[str]()
+
+    def publish_all(*, is_trial: bool) -> list[Published]:
+        options: dict[str, Any] = {"as_of": as_of, "partitions": partitions, "dry_run": is_trial}
+        names = [f"{target.topic}--{decoder.changelog.removeprefix(f'{old_id}--')}" for decoder in decoders]
+        return [
+            publish_state(source_of(log.changelog), replace(target, topic=name), layout=log.layout, **options)
+            for name, log in zip(names, decoders, strict=True)
+        ]
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(target.keep_out(target.topic + group.removeprefix(old_id)))
+            if live is not None:
+                stack.enter_context(live.keep_out(group))
+                for topic in {topic for replayer in replayers for topic in replayer.topics}:
+                    _require_handled(replace(live, topic=topic), group)
+        except ReadError as error:
+            if not dry_run:
+                raise
+            refused.append(str(error))
+        done = publish_all(is_trial=True)
+        refused += [reason for part in done for reason in part.refused]
+        if refused and not dry_run:
+            raise PlacementError(refused[0])
+        if not dry_run:
+            done = publish_all(is_trial=False)
+    return (replace(done[0], refused=tuple(refused)), *(replace(part, refused=()) for part in done[1:]))
+
+
+def _require_handled(source: KafkaSource, group: str) -> None:
+    topic = source.describe()
+    with source.asking() as admin:
+        [offsets] = admin.committed(group, [topic])
+    starts = tuple(at if done.offset is None else done.offset for at, done in zip(topic.starts, offsets, strict=True))
+    if starts == topic.ends:
+        return
+    with reading(str(source)):
+        behind = source.records(replace(topic, starts=starts)).groupBy("partition").count().limit(1).collect()
+    for row in behind:
+        number, count = row["partition"], row["count"]
+        raise ReadError(
+            f"{count} records of {topic.name}[{number}], from offset {starts[number]} on, aren't handled, and a topic "
+            "with other partitions has other offsets: start the workers until the lag is 0"
+        )
 
 
 def _topic_of(source: Source, summary: Rebuilt) -> Topic:
@@ -169,23 +254,72 @@ def _state(source: Source, point: AsOf) -> tuple[DataFrame, int, tuple[str, ...]
     return rows, unknown, source.doubts(settled.point.ends(settled.topic))
 
 
-def _placed(rows: DataFrame, transform: Transform | None, topic: Topic, count: int) -> DataFrame:
+def _placed(rows: DataFrame, transform: Transform | None, topic: Topic, count: int, layout: str) -> DataFrame:
     """Read a state, and return its new rows: `partition`, `key`, null if it is left out, `value`, `expires_at_ms`.
 
     `stray` has the former place of a key that moves and wasn't where murmur2 puts it: `partition` and `key`, else null.
+    With another number of partitions, rows that a partition itself has are left out, and those past their retention.
     """
-    pair = F.struct("key", "value")
+    before, pair = topic.partition_count, F.struct("key", "value")
     if transform is not None:
         # by Arrow, PySpark's default from 4.1 on, it would need pandas
         pair = F.udf(_Applied(transform), "struct<key: binary, value: binary>", useArrow=False)("key", "value")
+    if count != before and layout in OWN:
+        rows = rows.where(~held_windows(rows, topic).past() & (F.col("key") != F.lit(OWN[layout][0])))
     expiry = F.coalesce("expires_at_ms", F.lit(NEVER)).alias("expires_at_ms")
-    pairs = rows.select(F.struct("partition", "key").alias("old"), expiry, pair.alias("pair"))
+    pairs = _with_message(rows, layout).select(
+        F.struct("partition", "key", "message").alias("old"), expiry, pair.alias("pair")
+    )
     pairs = keep(pairs.select("old", "expires_at_ms", "pair.*"))
-    place, former = F.col("old.partition"), F.col("old.key")
-    is_moved = F.lit(count != topic.partition_count) | (F.col("key") != former)
-    is_stray = is_moved & (home_partition(former, topic.partition_count) != place)
-    home = F.when(is_moved, home_partition(F.col("key"), count)).otherwise(place).alias("partition")
+    place, former = F.col("old.partition"), F.col("old.message")
+    is_moved = F.lit(count != before) | (F.col("key") != F.col("old.key"))
+    is_stray = is_moved & ~home_partition(former, before).eqNullSafe(place)
+    homes = F.array(home_partition(F.col("key") if layout == "key" else former, count))
+    if layout == "answers":
+        # The key of the question's message is unknown: each partition that it may come to gets the answer.
+        targets = F.sequence(F.lit(0), F.lit(count - 1))
+        homes, is_stray = F.filter(targets, lambda home: (home - place) % gcd(before, count) == 0), F.lit(False)
+    home = F.explode(F.when(is_moved, homes).otherwise(F.array(place))).alias("partition")
     return pairs.select(home, "key", "value", "expires_at_ms", F.when(is_stray, F.col("old")).alias("stray"))
+
+
+def _with_message(rows: DataFrame, layout: str) -> DataFrame:
+    """Add `message`, the key of the message that a row is of, null if it is of none."""
+    letter, message = F.substring("key", 1, 1), message_key(F.col("key"), layout if layout in KEYS else "key")
+    rows = rows.withColumn("message", message)
+    if layout != "parked":
+        return rows
+    # Slices of large messages have a digest of the key.
+    digest = F.udf(lambda key: blake2b(bytes(key), digest_size=_DIGEST_BYTES).digest(), "binary", useArrow=False)
+    lines = rows.select(F.col("message").alias("line")).distinct().where("line IS NOT NULL")
+    is_slice = (letter == F.lit(b"s")) & (F.substring("key", 2, _DIGEST_BYTES) == F.col("digest"))
+    joined = rows.join(lines.withColumn("digest", digest("line")), how="left", on=is_slice)
+    return joined.withColumn("message", F.coalesce("message", "line"))
+
+
+def _with_own(
+    state: DataFrame,
+    rows: DataFrame,
+    topic: Topic,
+    count: int,
+    layout: str | None,
+    refuse: Callable[[list[ReplayError]], None],
+) -> DataFrame:
+    """Add the rows that the partitions of another number themselves have, made of those of `rows`."""
+    before = topic.partition_count
+    if count == before or layout is None or layout not in OWN:
+        return state
+    key = OWN[layout][0]
+    present = {row["partition"]: bytes(row["value"]) for row in rows.where(F.col("key") == F.lit(key)).collect()}
+    merged: list[bytes | None] = []
+    try:
+        merged = own_rows(layout, [present.get(number) for number in range(before)], count)
+    except ValueError as error:
+        text = f"{topic.name}: what its {before} partitions themselves keep can't be merged into {count}: {error}"
+        refuse([PlacementError(f"{text}. Publish to a multiple of {before}, where nothing is merged")])
+    new = [(number, bytearray(key), bytearray(raw), NEVER) for number, raw in enumerate(merged) if raw is not None]
+    own = state.sparkSession.createDataFrame(new, "partition int, key binary, value binary, expires_at_ms bigint")
+    return state.unionByName(own, allowMissingColumns=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,31 +355,35 @@ def _against_target(target: KafkaSource, count: int, like: Topic) -> Iterator[Re
         yield TargetError(f"topic {target.topic} has cleanup.policy={policy}, not {wanted}: delete it")
 
 
-def _against_state(rows: DataFrame, unknown: int, topic: Topic, count: int, *, is_same: bool) -> Iterator[ReplayError]:
+def _against_state(
+    rows: DataFrame, unknown: int, topic: Topic, layout: str | None, *, is_same: bool, is_transformed: bool
+) -> Iterator[ReplayError]:
     if unknown:
         yield PointError(
             f"{topic.name}: the state of {unknown} keys at the point is unknown, since they were written again later. "
             "An archive that was begun before the point has them (--archive)"
         )
-    if not (is_same and count == topic.partition_count) and held_windows(rows, topic):
+    if is_transformed and layout not in (None, "key", "task"):
+        yield PlacementError(f"{topic.name} has rows of the framework, which can't be transformed")
+    elif not is_same and (layout or "key") == "key" and held_windows(rows, topic):
         yield PlacementError(
-            f"{topic.name} is the changelog of a window store or a join: it has one stream time for each of its "
-            f"{topic.partition_count} partitions, and its rows can't be transformed, nor spread over {count}. Publish "
-            "it as it is, or let a store of another name handle the inputs of its retention again"
+            f"{topic.name} is the changelog of a window store or a join: its rows can't be transformed, and go to "
+            "other partitions only with --app, which says where a row has its key"
         )
 
 
-def _against_places(state: DataFrame, topic: Topic, count: int, *, placed_by_key: bool) -> Iterator[ReplayError]:
-    if topic.partition_count == 1 and count > 1 and not placed_by_key:
+def _against_places(state: DataFrame, topic: Topic, count: int, layout: str | None) -> Iterator[ReplayError]:
+    if topic.partition_count == 1 and count > 1 and layout in (None, "task"):
         yield PlacementError(
             f'{topic.name} has one partition, so that it is unknown whether its store has placement="task" and can\'t '
-            "be spread over several. If it hasn't, add --placed-by-key"
+            "be spread over several. If it hasn't, add --placed-by-key, or --app"
         )
     for stray in state.where(F.col("stray").isNotNull()).select("stray.*").limit(1).collect():
         yield PlacementError(
             f"{topic.name} has keys in other partitions than murmur2 gives them ({bytes(stray['key'])[:60]!r} in "
-            f'{stray["partition"]}): the store has placement="task", or another producer wrote it. It can\'t be spread '
-            "over other partitions, nor have other keys"
+            f'{stray["partition"]}): the store has placement="task", another producer wrote it, or it is of a message '
+            'without a key, with one above 16 KiB, or that waits for its turn by order="time". It can\'t be '
+            "spread over other partitions, nor have other keys"
         )
 
 
@@ -257,7 +395,7 @@ def _against_rows(kept: DataFrame, largest: int, settings: Settings | None, *, i
         )
     twice = kept.groupBy("partition", "key").count().where("count > 1").limit(1)
     for row in () if is_same else twice.collect():
-        yield AppError(f"the transform returned the key {printable(row['key'])} for {row['count']} keys")
+        yield AppError(f"{row['count']} rows would have the key {printable(row['key'])} in one partition")
 
 
 def _sizes(state: DataFrame) -> dict[str, int]:

@@ -81,6 +81,10 @@ class KafkaSource(LiveSource):
         """Read on with a consumer of its own."""
         return tailing.catch_up(self.spark, client_options(self.brokers, self.options), topic, numbers)
 
+    def keep_out(self, group: str) -> AbstractContextManager[None]:
+        """Keep workers out of their group during the block."""
+        return tailing.keep_out(self.spark, client_options(self.brokers, self.options), group)
+
     def keeps_deletes(self, reading_s: float) -> bool:
         """Compare with the topic's `delete.retention.ms`."""
         return reading_s * 1000 < self._delete_retention_ms()

@@ -11,6 +11,8 @@ such rows may remove them, and whoever compares two sides leaves them out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from stores._core.outside import MALFORMED
@@ -41,6 +43,9 @@ class Progress(msgspec.Struct, frozen=True):
         has_entries: whether each list with a window to close has an entry for it.
         expired: rows with its first letter that come before it may have been removed, empty before the first.
         latest_ms: the latest time of a record where stream time may be behind it, else -1.
+        former: by former partition whose keys are in this one, stream time and `closed` there, as long as not
+            all windows that were closed there are closed; else empty.
+        former_partitions: how many there were, 0 where `former` is empty.
     """
 
     stream_ms: int = -1
@@ -52,6 +57,8 @@ class Progress(msgspec.Struct, frozen=True):
     expired: bytes = b""
     closed_grace_ms: int = -1
     latest_ms: int = -1
+    former: dict[int, tuple[int, bytes]] = {}
+    former_partitions: int = 0
 
 
 class _Rest(msgspec.Struct, array_like=True, frozen=True):
@@ -65,6 +72,8 @@ class _Rest(msgspec.Struct, array_like=True, frozen=True):
     expired: bytes
     closed_grace_ms: int
     latest_ms: int
+    former: dict[int, tuple[int, bytes]]
+    former_partitions: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -82,6 +91,8 @@ def encode_progress(progress: Progress) -> bytes:
         progress.expired,
         progress.closed_grace_ms,
         progress.latest_ms,
+        progress.former,
+        progress.former_partitions,
     )
     return PROGRESS + progress.stream_ms.to_bytes(WORD, signed=True) + _encode(rest)
 
@@ -100,3 +111,35 @@ def decode_progress(raw: bytes) -> Progress:
         raise ValueError(f"not the stream time of windows: {raw[:50]!r}")
     stream_ms = int.from_bytes(raw[1:KEY_AT], signed=True)
     return Progress(stream_ms, *msgspec.structs.astuple(rest))
+
+
+def merge_progress(raws: Mapping[int, bytes | None], partitions: int) -> bytes:
+    """Return the row of a partition whose keys come from several of so many former partitions; None: it has none.
+
+    Stream time is the earliest of theirs, so that nothing becomes late. For a key the later one of its own former
+    partition counts on, so that nothing closes twice.
+
+    Raises:
+        ValueError: windows were closed by different rules, or a row is something else.
+    """
+    rows = {place: Progress() if raw is None else decode_progress(raw) for place, raw in raws.items()}
+    present = [rows[place] for place, raw in raws.items() if raw is not None] or [Progress()]
+    first = present[0]
+    rules = {(row.layout, row.grace_ms, row.closed_end_ms, row.closed_grace_ms, row.has_entries) for row in present}
+    if len(rules) > 1 or any(row.former for row in present):
+        raise ValueError("they haven't closed their windows by one grace period, or were merged before")
+    stream_ms = min(row.stream_ms for row in rows.values())
+    closed = min(row.closed for row in rows.values())
+    reached = {place: (row.stream_ms, row.closed) for place, row in rows.items()}
+    former = {place: time for place, time in reached.items() if time != (stream_ms, closed)}
+    return encode_progress(
+        msgspec.structs.replace(
+            first,
+            stream_ms=stream_ms,
+            closed=closed,
+            expired=min(row.expired for row in rows.values()),
+            latest_ms=max(max(row.stream_ms, row.latest_ms) for row in rows.values()),
+            former=former,
+            former_partitions=partitions if former else 0,
+        )
+    )

@@ -66,7 +66,7 @@ def remove_rows_when_they_are_taken(patch: Patch) -> None:
 
 def join_what_is_late(patch: Patch) -> None:
     """A record whose window is closed is matched."""
-    edit = ("if at_ms < time.stream_ms and self.is_closed(side, at_ms, time):", "if False:")
+    edit = ("if at_ms < time.latest_ms and self.is_closed(side, at_ms, time):", "if False:")
     patch.setattr(JoinStore, "matches", rewritten(JoinStore.matches, edit))
 
 

@@ -20,7 +20,7 @@ from actors.declare.declared import as_coroutine
 from actors.declare.streams.repartition import By, checked_repartition, key_function
 from actors.declare.values.codecs import CodecError, key_codec
 from actors.declare.values.messages import function_codec
-from actors.declare.values.stored import check_aggregate
+from actors.declare.values.stored import check_aggregate, own_store
 from actors.errors import ConfigurationError, show_bytes
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
@@ -149,7 +149,7 @@ def aggregate_table(
         to=app.topic(target, key_type=bytes, value_type=bytes),
         encode_key=lambda key: keys().encode(key),
         decode_row=table.decode_value,
-        taken=app.store(f"{name}-taken", key_type=bytes, value_type=bytes, placement="task"),
+        taken=own_store(app, f"{name}-taken", "taken"),
         stops=lambda: app.owner_of_store(table.name).on_error.then == "stop",
     )
     app.actor(changes, stores=[groups.store, groups.rows, *stores], name=name, on_error=on_error)(groups.fold)
@@ -187,7 +187,7 @@ def _groups(
     codec = functools.cache(lambda: function_codec(table.topic))
     return _Groups(
         store=store,
-        rows=app.store(f"{name}-rows", key_type=bytes, value_type=bytes, placement="task"),
+        rows=own_store(app, f"{name}-rows", "sized"),
         decode_row=lambda raw: codec().decode(raw),
         of=of_value,
         add=folds.add,

@@ -32,6 +32,7 @@ from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, 
 from actors.declare.streams.tables import JOIN_LINE, AnyStore, Joined, TwoValues, two_values
 from actors.declare.values.codecs import key_codec
 from actors.declare.values.messages import function_codec
+from actors.declare.values.stored import own_store
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message import grouping
@@ -219,7 +220,7 @@ def join_by_foreign_key(
         keys = functools.cache(lambda: key_codec(app, right.topic.schema))
         values = functools.cache(lambda: function_codec(right.topic))
         results = app.store(f"{called}-results", key_type=bytes, value_type=bytes)
-        subscribers = app.store(f"{called}-subscribers", key_type=bytes, value_type=bytes, placement="task")
+        subscribers = own_store(app, f"{called}-subscribers", "sized")
         subscribing = _Subscribing(
             called,
             answers=answers.sent if how == "left" else None,
@@ -227,7 +228,7 @@ def join_by_foreign_key(
             to=subscriptions.sent,
             encode_key=lambda key: keys().encode(key),
             decode_row=left.decode_value,
-            taken=app.store(f"{called}-taken", key_type=bytes, value_type=bytes, placement="task"),
+            taken=own_store(app, f"{called}-taken", "taken"),
             stops=lambda: app.actors[called].on_error.then == "stop",
         )
         left.groupings.append(subscribing)

@@ -17,6 +17,7 @@ from actors.declare.streams.repartition import rekeyed
 from actors.declare.values.codecs import check_schema, key_codec
 from actors.declare.values.messages import function_codec
 from actors.declare.values.shapes import ValueType
+from actors.declare.values.stored import own_store
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
@@ -67,9 +68,7 @@ class Tables:
             encode_key=lambda key: keys().encode(key),
             decode_key=lambda raw: keys().decode(raw),
             decode_value=lambda raw: values().decode(raw),
-            history=None
-            if history is None
-            else self.store(f"{name}-history", key_type=bytes, value_type=bytes, placement="task"),
+            history=None if history is None else own_store(self, f"{name}-history", "history"),
             history_ms=history_ms,
             declare_aggregate=functools.partial(aggregate_table, self),
         )

@@ -25,7 +25,7 @@ from actors.declare.declared import check_idle
 from actors.declare.streams.repartition import By, Forward, checked_repartition, key_function
 from actors.declare.values.codecs import Codec, resolve
 from actors.declare.values.shapes import ValueType
-from actors.declare.values.stored import check_aggregate, state_type, store_keys, use_keys
+from actors.declare.values.stored import check_aggregate, own_store, state_type, store_keys, use_keys
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable
 from actors.runtime.message.context import Context
@@ -101,6 +101,7 @@ class WindowStores:
             check_aggregate(f"window store {name}", aggregate, value_type=value_type, value_serializer=value_serializer)
         check_idle(f"window store {name}", close_when_idle)
         rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
+        rows.layout = "windows"
         value = resolve(value_type, value_serializer)
         if aggregate is not None:
             self.value_types[name] = state_type(aggregate)
@@ -121,7 +122,9 @@ class WindowStores:
             made.values = DistinctValues(_part(self, f"{name}-values", made, renamed_from=former))
         if emit is not None:
             former = None if renamed_from is None else f"{renamed_from}-changes"
-            emitting(made, self.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former), emit)
+            rows = self.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former)
+            rows.layout = "windows"
+            emitting(made, rows, emit)
         made.declare_across = functools.partial(across_keys, self)
         return made
 
@@ -130,7 +133,7 @@ def _part(
     app: Any, name: str, whole: WindowStore[Any, Any], *, renamed_from: str | None = None
 ) -> WindowStore[bytes, bytes]:
     """Declare the windows of what another store has below its keys."""
-    rows = app.store(name, key_type=bytes, value_type=bytes, placement="task", renamed_from=renamed_from)
+    rows = own_store(app, name, "values", renamed_from=renamed_from)
     kept = {"grace": whole.grace_ms, "retention": whole.retention_ms}
     spans: dict[str, Any] = {option: timedelta(milliseconds=span_ms) for option, span_ms in kept.items()}
     keys, value = store_keys(app, bytes, None), resolve(bytes, None)

@@ -34,6 +34,11 @@ class Decoder:
     changelog: str
     _handle: Store[Any, Any]
 
+    @property
+    def layout(self) -> str:
+        """How the message key lies in a row's key: see `stores._core.layouts`. "task" if it doesn't."""
+        return self._handle.layout
+
     def key_json(self, raw: bytes) -> str:
         """Return a key as JSON text.
 

@@ -31,6 +31,13 @@ class StoredValues:
     refuse_newer: Callable[[bytes], None] | None = None
 
 
+def own_store(app: Any, name: str, layout: str, **options: Any) -> Any:
+    """Declare a store of rows that the framework lays out as `stores._core.layouts` has it."""
+    rows = app.store(name, key_type=bytes, value_type=bytes, placement="task", **options)
+    rows.layout = layout
+    return rows
+
+
 def stored_values(
     owner: str,
     value_type: Any,

@@ -228,6 +228,7 @@ class _CommittedWindows:
     stream_ms: int
     latest_ms: int
     is_closing: bool = False
+    key_ms: int = -1
 
     def visible_ms(self, store: WindowStore[Any, Any]) -> int:
         return CommittedTime(self.stream_ms, self.latest_ms).visible_ms(store)

@@ -82,6 +82,8 @@ class Store(Generic[K, V]):
         self.decode_value: Callable[[bytes], V] = decode_value
         self.decode_row: Callable[[bytes, bytes], Any] | None = None
         """Reads a value, by its key, for people; None where the key has nothing to say."""
+        self.layout: str = placement
+        """How the message key lies in a row's key: see `stores._core.layouts`. "task" if it doesn't."""
 
     def __repr__(self) -> str:
         return f"<Store {self.name}>"

@@ -122,6 +122,10 @@ class WindowTime(ReadTime, Protocol):
     latest_ms: int
     is_closing: bool
 
+    @property
+    def key_ms(self) -> int:
+        """Stream time, or the later one that the message's key has come to in a former partition."""
+
     def is_open(self, store: Any, window: Any) -> bool:
         """Return whether a window still takes records."""
 

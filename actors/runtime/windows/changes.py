@@ -128,7 +128,7 @@ class ChangeStore:
         A message may be ahead of stream time, which follows several feeds: its change belongs to its own interval.
         """
         time, ctx = state.windows, current_message.get(None)
-        return time.stream_ms + 1 if time.is_closing or ctx is None else max(time.stream_ms, time.time_of(ctx))
+        return time.stream_ms + 1 if time.is_closing or ctx is None else max(time.key_ms, time.time_of(ctx))
 
     def _until_ms(self, now_ms: int) -> int:
         """Return the end of the interval that a time lies in."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from actors._core.partitioner import partition_for
 from actors._core.windows.join_rows import LEFT, UNMATCHED, unmatched_parts
 from actors._core.windows.kinds import AlignedWindows, Window, goes_by_clock
 from actors._core.windows.rows import close_key, close_parts, decode_list, encode_list, key_of, list_key, time_of
@@ -80,6 +81,13 @@ def read_progress(store: TimedStore, state: TaskState) -> Progress:
     return Progress() if raw is None else decode_progress(raw)
 
 
+def former_time(progress: Progress, raw_key: bytes) -> tuple[int, bytes]:
+    """Return stream time and `closed` of a key's former partition; (-1, b"") where they don't count any more."""
+    if not progress.former:
+        return -1, b""
+    return progress.former.get(partition_for(raw_key, progress.former_partitions), (-1, b""))
+
+
 def write_progress(store: TimedStore, progress: Progress, state: TaskState) -> None:
     """Write how far a store has come."""
     store.rows.write_raw(state, PROGRESS_KEY, encode_progress(progress))
@@ -140,6 +148,8 @@ class _Aligned(_Windows):
         if row <= progress.closed or raw is None:
             return ""
         write_progress(self._store, msgspec.structs.replace(progress, closed=row), state)
+        if row <= former_time(progress, key_of(row))[1]:
+            return ""
         window = self._windows.starting(time_of(row))
         found[:] = [(window, raw[1:])]
         return self._shown(window)

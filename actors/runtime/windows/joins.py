@@ -89,7 +89,7 @@ class JoinStore:
         grace_ms: int,
         decode_key: Callable[[bytes], Any],
     ) -> None:
-        self.name = rows.name
+        self.name, rows.layout = rows.name, "windows"
         self.rows = rows
         self.how = how
         self.grace_ms = grace_ms
@@ -125,7 +125,7 @@ class JoinStore:
         _, overlay, state = self.rows._reach(ctx)
         record, raw_key, time, other = ctx._record, ctx._raw_key, state.windows, 1 - side
         at_ms = record.timestamp
-        if at_ms < time.stream_ms and self.is_closed(side, at_ms, time):
+        if at_ms < time.latest_ms and self.is_closed(side, at_ms, time):
             return None
         to_ms = min(at_ms + self.spans_ms[side], time.latest_ms)
         found = self._between(overlay, raw_key, other, at_ms - self.spans_ms[other], to_ms)

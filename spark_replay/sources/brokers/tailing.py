@@ -24,6 +24,7 @@ Record = tuple[int, int, bytes | None, bytes | None, datetime, list[tuple[str, b
 
 _DEADLINE_S = 60.0
 _POLL_MS = 100
+_LONGEST_MS = 86_400_000
 _MOST_RECORDS = 500_000
 _BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
 _SETTINGS = {
@@ -49,7 +50,7 @@ def catch_up(
         ReadError: More is written than can be read, or the brokers don't answer.
     """
     jvm: Any = spark._jvm
-    with _consumer(jvm, client, topic) as consumer:
+    with _consumer(jvm, client, f"the end of {topic.name} can't be read") as consumer:
         places = {number: jvm.org.apache.kafka.common.TopicPartition(topic.name, number) for number in numbers}
         consumer.assign(_listed(jvm, places.values()))
         for number, place in places.items():
@@ -57,6 +58,26 @@ def catch_up(
         polled, ends = _poll(jvm, consumer, places, topic)
         records = [_record(record) for record in _each(polled)]
     return tuple(ends.get(number, end) for number, end in enumerate(topic.ends)), records
+
+
+@contextmanager
+def keep_out(spark: SparkSession, client: Mapping[str, str], group: str) -> Iterator[None]:
+    """Keep workers out of their group during the block: as its only member, with a protocol that isn't theirs.
+
+    Raises:
+        ReadError: A worker of the group runs, or the brokers don't answer.
+    """
+    jvm: Any = spark._jvm
+    own = {"group.id": group, "max.poll.interval.ms": str(_LONGEST_MS), "allow.auto.create.topics": "false"}
+    with _consumer(jvm, {**client, **own}, f"workers of the group {group} can't be kept out, stop them") as consumer:
+        # There is no such topic: a member gets nothing to read.
+        consumer.subscribe(_listed(jvm, [group]))
+        deadline_s, wait = time.monotonic() + _DEADLINE_S, jvm.java.time.Duration.ofMillis(_POLL_MS)
+        while consumer.groupMetadata().generationId() < 0:
+            consumer.poll(wait)
+            if time.monotonic() > deadline_s:
+                raise ReadError(f"group {group} couldn't be joined in {_DEADLINE_S:.0f} s: do its brokers answer?")
+        yield
 
 
 def _poll(jvm: Any, consumer: Any, places: Mapping[int, Any], topic: Topic) -> tuple[list[Any], dict[int, int]]:
@@ -85,7 +106,7 @@ def _poll(jvm: Any, consumer: Any, places: Mapping[int, Any], topic: Topic) -> t
 
 
 @contextmanager
-def _consumer(jvm: Any, client: Mapping[str, str], topic: Topic) -> Iterator[Any]:
+def _consumer(jvm: Any, client: Mapping[str, str], failure: str) -> Iterator[Any]:
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     config = jvm.java.util.HashMap()
@@ -99,7 +120,7 @@ def _consumer(jvm: Any, client: Mapping[str, str], topic: Topic) -> Iterator[Any
             consumer.close(jvm.java.time.Duration.ofSeconds(1))
     except Py4JJavaError as error:
         reason = error.java_exception.getMessage() or error.java_exception.getClass().getName()
-        raise ReadError(f"the end of {topic.name} can't be read: {first_line(ValueError(reason))}") from error
+        raise ReadError(f"{failure}: {first_line(ValueError(reason))}") from error
 
 
 def _listed(jvm: Any, values: Iterable[Any]) -> Any:

@@ -139,7 +139,7 @@ def test_one_partition_does_not_show_how_keys_are_placed(spark: SparkSession, br
     source, target = source_of(spark, brokers, topic), source_of(spark, brokers, changelog("new"))
     with pytest.raises(PlacementError, match="add --placed-by-key"):
         publish_state(source, target, partitions=4)
-    assert publish_state(source, target, partitions=4, placed_by_key=True).keys == 2
+    assert publish_state(source, target, partitions=4, layout="key").keys == 2
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_the_transform_of_the_documentation(spark: SparkSession, brokers: str):
     [
         (failing, r"the transform failed with the key [bc]: ValueError: no b'[23]'"),
         (text, r"neither None nor \(key, value\), in bytes, for the key [bc]"),
-        (lossy, "the transform returned the key same for 2 keys"),
+        (lossy, "2 rows would have the key same in one partition"),
     ],
 )
 def test_a_transform_that_cannot_be_used(spark: SparkSession, brokers: str, log: Log, transform, words: str):

@@ -173,9 +173,7 @@ def test_a_longer_grace_opens_no_record_of_a_join_that_was_closed(keep_disk):
 
 def test_rows_of_later_releases():
     expired = b"k" + bytes(8)
-    later = (
-        b"p" + (5).to_bytes(8) + msgspec.msgpack.encode([b"w", 6, "layout", 7, True, expired, 8, 9, "something new"])
-    )
+    later = b"p" + (5).to_bytes(8) + msgspec.msgpack.encode([b"w", 6, "layout", 7, True, expired, 8, 9, {}, 0, "new"])
     assert decode_progress(later) == Progress(5, b"w", 6, "layout", 7, True, expired, 8, 9)
     assert decode_progress(encode_progress(Progress(expired=expired))) == Progress(expired=expired)
 
