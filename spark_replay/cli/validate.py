@@ -122,11 +122,11 @@ def validate(html_file: Path | None, min_keys: int, **options: Any) -> Outcome:
         show(report, run.console)
         if html_file is not None:
             _write_page(html_file, report, source)
-    error = _unanswered(report, min_keys) if report.is_clean else None
+    error = unanswered(report, min_keys) if report.is_clean else None
     return Outcome(totals=report.totals, content=asdict(report), differs=not report.is_clean, error=error)
 
 
-def _unanswered(report: Report, min_keys: int) -> str | None:
+def unanswered(report: Report, min_keys: int) -> str | None:
     """Return why a report without mismatches isn't an answer, None if it is one."""
     if report.unanswered:
         numbers = ", ".join(map(str, sorted(report.unanswered)))

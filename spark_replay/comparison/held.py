@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ class Held:
             `position` and `asked_ms` bigint; a null `value` means that the key is missing, and there is no write
             metadata.
         unanswered: Partitions whose state couldn't be read, with the reason; they aren't compared.
+        only: Of `partition` and `key`: which rows are compared, of both sides; None: all.
     """
 
     kind: str
@@ -73,6 +74,7 @@ class Held:
     read: Callable[[SparkSession], DataFrame]
     is_sampled: bool = False
     unanswered: Mapping[int, str] = field(default_factory=dict)
+    only: Column | None = None
 
     @property
     def positions(self) -> dict[int, int]:

@@ -16,6 +16,15 @@ question is repeated, after the time in `Retry-After` if the answer has one. Oth
 `detail` (RFC 9457).
 
 Write metadata isn't served: values and expiries are compared, and causes decided by these alone.
+
+Of a partition the owner also makes digests of the rows that haven't expired at a time, by bucket, or returns the rows
+of some buckets with their write metadata; `spark_replay.comparison.buckets` makes the same of a log:
+
+    POST {url}/actors/{store}/_digests
+    {"partition": 0, "as_of_ms": 1760000}                         and "buckets": 64, "rows": [3, 9] for rows
+
+    200 {"position": {"changelog_offset": 42, "epoch": 3, …}, "digests": [-81, 7, …],
+         "rows": [{"key": "YQ==", "value": …}, …]}
 """
 
 from __future__ import annotations
@@ -47,6 +56,7 @@ from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.reading import reading
 from stores._core.outside import MISSHAPEN
+from stores._core.record import Position
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,6 +101,21 @@ class Answer:
     partition: int
     changelog_offset: int
     epoch: int
+
+
+class StoredRow(msgspec.Struct, frozen=True):
+    """A key, and its value with the write metadata."""
+
+    key: bytes
+    value: bytes
+
+
+class Digests(msgspec.Struct, frozen=True):
+    """The digests of a partition's buckets, or the rows of some, at a position."""
+
+    position: Position
+    digests: list[int]
+    rows: list[StoredRow]
 
 
 class Workers:
@@ -157,19 +182,40 @@ class Workers:
             self.answered += len(first)
         return answers
 
+    def digests(
+        self, store: str, partition: int, *, as_of_ms: int, buckets: int | None = None, rows: Sequence[int] = ()
+    ) -> Digests:
+        """Ask for the digests of a partition's buckets, or for the rows of some of so many `buckets`.
+
+        Raises:
+            LiveError: The owner doesn't answer, or not as it should.
+        """
+        body: dict[str, Any] = {"partition": partition, "as_of_ms": as_of_ms}
+        if buckets is not None:
+            body |= {"buckets": buckets, "rows": list(rows)}
+        address, raw = self._post(store, "_digests", body)
+        try:
+            return msgspec.json.decode(raw, type=Digests)
+        except msgspec.MsgspecError as error:
+            raise LiveError(f"{address} doesn't answer in the protocol of `_digests` ({error!r})") from error
+
     def _first_of(self, store: str, keys: Sequence[bytes], partition: int | None) -> list[Answer]:
         """Ask for keys, and return what one answer holds: all, or the first of them."""
         asked = [base64.b64encode(key).decode() for key in keys]
         where = {} if partition is None else {"partition": partition}
-        body = json.dumps({"encoding": "base64", "raw": True, "keys": asked, **where}).encode()
+        address, raw = self._post(store, "_many", {"encoding": "base64", "raw": True, "keys": asked, **where})
+        return _decoded(address, raw, keys)
+
+    def _post(self, store: str, what: str, body: Mapping[str, Any]) -> tuple[str, bytes]:
+        """Ask the workers in turn, and return the address and the body of the first answer."""
         failures = []
         for url in itertools.islice(self._turn, len(self.urls)):
-            address = f"{url}/actors/{quote(store, safe='')}/_many"
+            address = f"{url}/actors/{quote(store, safe='')}/{what}"
             try:
                 response = self._pool.request(
                     "POST",
                     address,
-                    body=body,
+                    body=json.dumps(body).encode(),
                     headers={**self._pool.headers, "Content-Type": "application/json"},
                     # Workers don't compress: what is compressed would only be large.
                     decode_content=False,
@@ -180,7 +226,7 @@ class Workers:
             if response.status != 200:
                 text = f"{address} answered {response.status}: {_problem(response.data)}"
                 raise LiveError(text, is_unavailable=response.status == _UNAVAILABLE)
-            return _decoded(address, response.data, keys)
+            return address, response.data
         raise LiveError(f"no worker answers: {'; '.join(failures)}")
 
     def close(self) -> None:
@@ -199,7 +245,7 @@ def open_live(
     """
     with tempfile.TemporaryDirectory(prefix="spark-replay-") as folder:
         told = _ask(_batches(source, sample, placement), workers, store, to=Path(folder) / "answers.parquet")
-        topic = _caught_up(source, told.positions)
+        topic = caught_up(source, told.positions)
         yield _held(workers, store, topic, told), topic
 
 
@@ -311,7 +357,7 @@ def _keys(source: Source, sample: int | None) -> DataFrame:
     return keys.orderBy(F.xxhash64("key"), "partition").limit(sample)
 
 
-def _caught_up(source: Source, positions: Mapping[int, int]) -> Topic:
+def caught_up(source: Source, positions: Mapping[int, int]) -> Topic:
     """Describe the log once it reaches the answers' positions: workers may answer before a commit can be read."""
     deadline = time.monotonic() + _CATCH_UP_S
     while True:

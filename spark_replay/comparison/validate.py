@@ -176,7 +176,7 @@ def validate_live(
     """
     started = time.monotonic()
     with open_live(source, workers, store=store, sample=sample, placement=placement) as (state, topic):
-        judged, summary = _compare(source, topic, state)
+        judged, summary = compare_held(source, topic, state)
     return report(summary, topic=judged.topic, held=state, seconds=time.monotonic() - started)
 
 
@@ -262,7 +262,12 @@ class _Judged:
     windows: WindowLog
 
 
-def _compare(source: Source, topic: Topic, held: Held, base: Base | None = None) -> tuple[_Judged, Summary]:
+def compare_held(source: Source, topic: Topic, held: Held, base: Base | None = None) -> tuple[_Judged, Summary]:
+    """Compare a held state with a log, or with a rebuild and the log behind it, and count what there is.
+
+    Raises:
+        ReplayError: As of `validate_exports`.
+    """
     with reading(f"{source} or the {held.kind} in {held.where}"):
         judged = _judged(source, topic, held) if base is None else _judged_since(base, source, topic, held)
         return judged, _summarised(judged.rows, lambda: _explained(source, held, judged))
@@ -271,13 +276,13 @@ def _compare(source: Source, topic: Topic, held: Held, base: Base | None = None)
 def _compare_readable(source: Source, topic: Topic, held: Held, base: Base | None) -> tuple[Held, _Judged, Summary]:
     """Compare; a partition whose file turns out to be damaged is left out, and the others are compared again."""
     try:
-        return held, *_compare(source, topic, held, base)
+        return held, *compare_held(source, topic, held, base)
     except ReadError:
         damaged = unreadable(held)
         if not damaged or len(damaged) == len(held.parts):
             raise
         rest = held.without(damaged)
-        return rest, *_compare(source, topic, rest, base)
+        return rest, *compare_held(source, topic, rest, base)
 
 
 def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
@@ -324,6 +329,7 @@ def _judged_since(base: Base, source: Source, topic: Topic, held: Held) -> _Judg
 
 def _answered(rows: DataFrame, held: Held) -> DataFrame:
     """Return the rows of the partitions that can be compared."""
+    rows = rows if held.only is None else rows.where(held.only)
     return rows.where(~F.col("partition").isin(*held.unanswered)) if held.unanswered else rows
 
 

@@ -112,13 +112,13 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
     rows = read_rows(source, topic).select(
         "partition",
         "offset",
-        F.substring("key", 1, _SHOWN_BYTES).alias("key"),
+        *(F.substring(name, 1, _SHOWN_BYTES).alias(name) for name in ("key", "value")),
         *(fields[name].alias(name) for name in ("epoch", "source_offset", "input")),
     )
     judged = rows.withColumn("is_behind", F.coalesce(behind, F.lit(False))).withColumn(
         "why", _why(topic, owners, copies)
     )
-    first = F.struct("offset", "key", "epoch", "source_offset", "input", "why")
+    first = F.struct("offset", "key", "value", "epoch", "source_offset", "input", "why")
     counts = {
         "count": F.count("why"),
         "behind": F.count_if("is_behind"),
@@ -251,7 +251,7 @@ def _mark(committed: CommittedOffset) -> tuple[int, int, int] | None:
 
 
 def _told(partition: int, row: Row, owners: Mapping[int, LastOwner], held: Mapping[int, Part]) -> str:
-    key, source = None if row["key"] is None else bytes(row["key"]), input_offset(row["source_offset"], row["input"])
+    key, value, source = row["key"], row["value"], input_offset(row["source_offset"], row["input"])
     owner, part = owners.get(partition), held.get(partition)
     why = _WHY[row["why"]].format(epoch=row["epoch"], source=source, owner=owner, part=part)
-    return f"partition {partition} offset {row['offset']} key {printable(key)} {why}"
+    return f"partition {partition} offset {row['offset']} key {printable(key)} value {printable(value)} {why}"

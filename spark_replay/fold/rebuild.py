@@ -131,6 +131,7 @@ def write_rebuild(
     app: str | None = None,
     file_format: str = "parquet",
     base: Path | None = None,
+    with_unknown: bool = False,
 ) -> Rebuilt:
     """Write the state that a changelog stands for at a point to a folder, as `rebuild_state` shapes it.
 
@@ -147,6 +148,8 @@ def write_rebuild(
         file_format: `parquet` or `delta`.
         base: An earlier rebuild, which may be `to`. Only what the log has behind it is read, and only `read_rebuild`
             reads the result: see `spark_replay.fold.rebuilt`. The state is that of a rebuild from the start.
+        with_unknown: Whether a key that is unknown keeps what `base` has of it, and the result may be a `base` that has
+            unknown keys. Each was written again behind the point, and what goes on from there reads that write.
 
     Raises:
         TargetError: The folder exists and `overwrite` isn't set, or isn't a rebuild's; or `base` can't be gone on from.
@@ -160,12 +163,13 @@ def write_rebuild(
     require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
     require_format(source.spark, file_format)
     codecs = None if app is None else Codecs.of(app, source.topic)
-    run = _Run(source, _as_of(as_of), as_of_ms, codecs, file_format)
+    run = _Run(source, _as_of(as_of), as_of_ms, codecs, file_format, with_unknown)
     with replacing(to) as work, reading(str(source)):
         # another run may have written it while this one waited for its turn
         require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
         # here, since a run that was killed may have left it in the folder of this one
-        earlier = None if base is None else Base.of(base, file_format, is_decoded=codecs is not None)
+        options = {"is_decoded": codecs is not None, "with_unknown": with_unknown}
+        earlier = None if base is None else Base.of(base, file_format, **options)
         result = None if earlier is None else run.extended(earlier.linked(work / "base"), work / NEW)
         if result is None:
             result = run.from_start(work / NEW)
@@ -182,6 +186,7 @@ class _Run:
     as_of_ms: int | None
     codecs: Codecs | None
     file_format: str
+    with_unknown: bool
     made_ms: int = field(default_factory=now_ms)
     started_s: float = field(default_factory=time.monotonic)
 
@@ -216,7 +221,7 @@ class _Run:
         folded = Folded(folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).settled.kept())
         settled, windows = folded.settled, folded.windows
         counts, last = _counts(folded.facts)
-        if counts["unknown"] or windows.lost:
+        if (counts["unknown"] and not self.with_unknown) or windows.lost:
             return None
         windows = windows.or_else(held_windows(base.rows(self.source.spark), settled.topic))
         extension = extend(base, settled, windows, to, codecs=self.codecs)

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
+from actors.web.queries.digests import DigestsAnswer, StoredRow, _chosen, _summed, digests_body
 from spark_replay import LiveError, Workers, kafka, validate_live
 from spark_replay.cli import main
 from spark_replay.comparison import live
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
 DELETED = (by(NEW, 51, "deleted", "x"), by(NEW, 52, "deleted", None))
 OVER = by(NEW, 53, "over", "x", expires_at_ms=NOW_MS - 1)
 
+BUCKETS = 8
+
 
 class Server:
-    """Answers `_many` from a worker's stores, on a loop of its own."""
+    """Answers `_many` and `_digests` from a worker's stores, on a loop of its own."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -49,6 +53,7 @@ class Server:
         asyncio.set_event_loop(self._loop)
         app = web.Application()
         app.router.add_post("/actors/{store}/_many", self._many)
+        app.router.add_post("/actors/{store}/_digests", self._digests)
         self._runner = web.AppRunner(app)
         self._loop.run_until_complete(self._runner.setup())
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -88,6 +93,19 @@ class Server:
                 "source_offset": position.source_offset,
             }
         return web.json_response({"store": "store", "results": results, "positions": positions})
+
+    async def _digests(self, request: web.Request) -> web.Response:
+        body = digests_body(await request.read())
+        store, rows, sums = self.worker.stores[body.partition], list[StoredRow](), [0] * (body.buckets or BUCKETS)
+        if body.partition == self.stopped:
+            return web.json_response({"title": "moving"}, status=503, headers={"Retry-After": "0"})
+        if body.rows:
+            list(_chosen(rows, store.scan(), body, max_bytes=1 << 20, took=lambda _: None))
+        else:
+            list(_summed(sums, store.scan(), body.as_of_ms))
+        position = store.position()
+        assert position is not None
+        return web.Response(body=msgspec.json.encode(DigestsAnswer(position, [] if body.rows else sums, rows)))
 
     def _result(self, key: bytes, partition: int | None) -> dict[str, object]:
         partition = home(key) if partition is None else partition

@@ -1,0 +1,165 @@
+"""`watch` with a real worker: what is planted in its store, or written to its changelog by another program."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from actors._core.partitioner import partition_for
+from dev.kafka import free_port
+from spark_replay import LiveError, Workers
+from spark_replay.cli import main
+from stores._core.record import METADATA_HEADER, encode_metadata
+from stores.folder import DataFolder
+from stores.rocks import RocksStore
+from tests.kafka.helpers import WorkerProcess, eventually, make_topics, producing, send, unique
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS, STORE = 2, "counts"
+MANY = 100_000
+WITHIN_S = 30.0
+
+
+def home(key: str) -> int:
+    return partition_for(key.encode(), PARTITIONS)
+
+
+class Running:
+    """A worker, and the command that watches it."""
+
+    def __init__(self, brokers: str, folder: Path) -> None:
+        self.brokers, self.folder, self.name = brokers, folder, unique("watch")
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        self.worker = WorkerProcess(
+            "tests.kafka.apps.query_app", brokers, folder / "worker", APP_NAME=self.name, WEB_PORT=str(port)
+        )
+
+    @property
+    def changelog(self) -> str:
+        return f"{self.name}--{STORE}-changelog"
+
+    async def begin(self) -> None:
+        topics = (f"{self.name}-{suffix}" for suffix in ("in", "out", "accounts"))
+        await make_topics(self.brokers, *topics, partitions=PARTITIONS)
+        self.worker.start(web=True)
+
+    def count(self, *keys: str) -> None:
+        """Have the worker count keys."""
+        asyncio.run(
+            send(self.brokers, f"{self.name}-in", [(key.encode(), b"x") for key in keys], partitions=PARTITIONS)
+        )
+
+    async def handled(self, key: str, count: int) -> None:
+        """Wait until the worker has counted a key so often."""
+        with closing(Workers([self.url])) as workers:
+
+            def is_handled() -> bool:
+                try:
+                    (answer,) = workers.many(STORE, [key.encode()])
+                except LiveError:
+                    return False
+                return answer.value == b"%d" % count
+
+            await eventually(is_handled, deadline_s=120, what=self.worker.log)
+
+    def epoch(self, partition: int) -> int:
+        with closing(Workers([self.url])) as workers:
+            return workers.digests(STORE, partition, as_of_ms=0).position.epoch
+
+    def write(self, key: str, value: bytes) -> int:
+        """Write to the changelog as no owner does; return the offset."""
+        partition = home(key)
+        header = (METADATA_HEADER, encode_metadata(self.epoch(partition), 0))
+
+        async def produce() -> int:
+            async with producing(self.brokers) as producer:
+                record = await producer.send_and_wait(
+                    self.changelog, value, key.encode(), partition=partition, headers=[header]
+                )
+                return record.offset
+
+        return asyncio.run(produce())
+
+    def plant(self, key: str, value: bytes) -> None:
+        """Change a value in the store, while the worker is stopped."""
+        self.worker.terminate()
+        data = DataFolder.open(self.worker.folder / "v1" / "actors", app=self.name)
+        with closing(data), closing(RocksStore.open(data.store_path(STORE, home(key)))) as store:
+            position, raw = store.position(), store.get(key.encode())
+            assert position is not None
+            assert raw is not None
+            store.apply([(key.encode(), raw[:25] + value)], position)
+        self.worker.start(web=True)
+
+    def watch(self, *more: str) -> tuple[int, dict[str, Any]]:
+        command = ["watch", "--brokers", self.brokers, "--changelog", self.changelog, "--live", self.url]
+        command += ["--store", STORE, "--state", str(self.folder / "state"), "--once", "--json", *more]
+        done = CliRunner().invoke(main, command)
+        assert done.stdout, done.output
+        return done.exit_code, json.loads(done.stdout)
+
+
+@pytest.fixture
+def running(brokers: str, tmp_path: Path) -> Iterator[Running]:
+    running = Running(brokers, tmp_path)
+    asyncio.run(running.begin())
+    yield running
+    running.worker.kill()
+
+
+def test_what_another_program_writes_is_named(spark: SparkSession, running: Running, tmp_path: Path) -> None:
+    keys = [f"key-{number}" for number in range(20)]
+    running.count(*keys)
+    for key in keys:
+        asyncio.run(running.handled(key, 1))
+    code, result = running.watch("--metrics", str(tmp_path / "watch.prom"))
+    assert (code, result["totals"]["equal"], result["examples"]) == (0, 20, {})
+
+    partition = home("key-3")
+    offset = running.write("key-3", b"99")
+    code, result = running.watch()
+    assert (code, result["totals"]["mismatches"], result["totals"]["violations"]) == (1, 0, 1)
+    (finding,) = result["findings"]
+    assert f"partition {partition} offset {offset} key key-3 value 99 " in finding["examples"][0]
+
+    # the owner goes on behind it
+    other = next(key for key in keys if key != "key-3" and home(key) == partition)
+    running.count(other)
+    asyncio.run(running.handled(other, 2))
+    code, result = running.watch("--metrics", str(tmp_path / "watch.prom"))
+    assert (code, result["totals"]["mismatches"], result["totals"]["equal"]) == (1, 1, 19)
+    ((example,),) = result["examples"].values()
+    assert (example["partition"], example["key"], example["log"]["offset"]) == (partition, "key-3", offset)
+    assert (example["log"]["value"], example["export"]["value"]) == ("99", "1")
+    labels = f'{{changelog="{running.changelog}",store="{STORE}"}}'
+    assert f"faust_actors_watch_mismatches{labels} 1.0" in (tmp_path / "watch.prom").read_text().splitlines()
+
+
+@pytest.mark.nightly
+def test_a_changed_value_is_named_in_time(spark: SparkSession, running: Running) -> None:
+    keys = [f"key-{number}" for number in range(MANY)]
+    running.count(*keys)
+    for key in keys[-20:]:
+        asyncio.run(running.handled(key, 1))
+    running.watch()
+    running.plant("key-5", b"7")
+    asyncio.run(running.handled("key-5", 7))
+    began_s = time.monotonic()
+    code, result = running.watch()
+    took_s = time.monotonic() - began_s
+    assert (code, result["totals"]["mismatches"], result["totals"]["equal"]) == (1, 1, MANY - 1)
+    ((example,),) = result["examples"].values()
+    assert (example["key"], example["log"]["value"], example["export"]["value"]) == ("key-5", "1", "7")
+    assert example["cause"] == "different_value"
+    assert took_s < WITHIN_S
