@@ -78,20 +78,20 @@ class Watch:
         """
         began_s, as_of_ms = time.monotonic(), now_ms()
         answers, unanswered = self._answers(self.source.describe().partition_count, as_of_ms)
-        topic = caught_up(self.source, {number: one.position.changelog_offset for number, one in answers.items()})
+        topic = caught_up(self.source, {number: answer.position.changelog_offset for number, answer in answers.items()})
         base, notes = self._extended(topic, answers, as_of_ms)
         with reading(f"the rebuild in {self.folder}"):
             keys, differing = _compared(base, self.source.spark, answers, as_of_ms)
-        held = self._held(topic, answers, unanswered, as_of_ms)
+        state = self._held(topic, answers, unanswered, as_of_ms)
         summary = Summary(_equal(keys))
         if differing:
             topic, judged = self._judged(base, answers, differing, as_of_ms)
             summary = replace(judged, kinds=[*summary.kinds, *judged.kinds])
-        foreign = find_foreign(self.source, held.parts, only_behind=True)
+        foreign = find_foreign(self.source, state.parts, only_behind=True)
         result = report(
             summary,
             topic=topic,
-            held=held,
+            held=state,
             findings=(writers(foreign),) if any(foreign.behind.values()) else (),
             seconds=time.monotonic() - began_s,
             behind=foreign.behind,
@@ -188,8 +188,8 @@ class Watch:
             rows[number] = self.workers.digests(self.store, number, as_of_ms=as_of_ms, buckets=count, rows=chosen)
             only.append((F.col("partition") == number) & _bucket(F.lit(count)).isin(chosen))
         topic = caught_up(self.source, {number: answer.position.changelog_offset for number, answer in rows.items()})
-        held = replace(self._held(topic, rows, {}, as_of_ms), only=reduce(Column.__or__, only))
-        judged, summary = compare_held(self.source, topic, held, base)
+        state = replace(self._held(topic, rows, {}, as_of_ms), only=reduce(Column.__or__, only))
+        judged, summary = compare_held(self.source, topic, state, base)
         return judged.topic, summary
 
 

@@ -223,9 +223,9 @@ class StateReader:
         self._counts += 1
         try:
             async with self._counting:
-                held = [task.of(store) for task in await self.hold(spec, partitions)]
-                looks = [look(part, part.store.scan(bounds.start, bounds.end)) for part in held]
-                return held, await self.pace.run(step for steps in looks for step in steps)
+                parts = [task.of(store) for task in await self.hold(spec, partitions)]
+                looks = [look(part, part.store.scan(bounds.start, bounds.end)) for part in parts]
+                return parts, await self.pace.run(step for steps in looks for step in steps)
         except StoreError as error:
             raise NotReadyError(f"store {store} moved while its rows were looked at: {error}") from error
         finally:

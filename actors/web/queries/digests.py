@@ -78,10 +78,10 @@ async def digests(
         sums.extend([0] * (body.buckets or bucket_count(estimated_keys)))
         yield from _summed(sums, stored, body.as_of_ms)
 
-    (held,), _ = await reader.walk(
-        spec, store, (body.partition,), Bounds(), lambda held, stored: look(stored, held.store.estimated_keys())
+    (part,), _ = await reader.walk(
+        spec, store, (body.partition,), Bounds(), lambda part, stored: look(stored, part.store.estimated_keys())
     )
-    return DigestsAnswer(held.position, sums, rows)
+    return DigestsAnswer(part.position, sums, rows)
 
 
 def bucket_count(keys: int) -> int:
