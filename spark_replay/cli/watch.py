@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spark_replay.comparison.report import Report
     from spark_replay.comparison.watching import Watch
 
+PREFIX = "faust_actors_watch_"
 METRICS = {
     "mismatches": "Keys that differ between the workers and the changelog, and records that no owner can have written.",
     "compared_keys": "Keys that the last comparison could judge.",
@@ -31,7 +32,7 @@ METRICS = {
     "seconds": "How long the last comparison took.",
     "compared_timestamp_seconds": "When the last comparison ended, in Unix time; only of one of all partitions.",
 }
-"""The gauges that `--metrics` writes, with `faust_actors_watch_` before their names."""
+"""The gauges that `--metrics` writes."""
 
 
 @click.command()
@@ -140,6 +141,6 @@ def write_metrics(file: Path, report: Report, store: str) -> None:
         values["compared_timestamp_seconds"] = time.time()
     registry = CollectorRegistry()
     for name, value in values.items():
-        gauge = Gauge(f"faust_actors_watch_{name}", METRICS[name], ("changelog", "store"), registry=registry)
-        gauge.labels(report.changelog, store).set(value)
+        gauge = Gauge(PREFIX + name, METRICS[name], ("app", "store"), registry=registry)
+        gauge.labels(report.changelog.partition("--")[0], store).set(value)
     write_to_textfile(str(file), registry)

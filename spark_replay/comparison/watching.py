@@ -11,6 +11,7 @@ the later write.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import writers
 from spark_replay.comparison.live import Digests, StoredRow, Workers, caught_up
 from spark_replay.comparison.report import Report, Summary, report
-from spark_replay.comparison.validate import compare_held
+from spark_replay.comparison.validate import comparable, compare_held
 from spark_replay.comparison.writers import find_foreign
 from spark_replay.errors import LiveError, LogTooShortError, PointError, ReadError, TargetError
 from spark_replay.fold.extending import Base
@@ -78,11 +79,12 @@ class Watch:
         """
         began_s, as_of_ms = time.monotonic(), now_ms()
         answers, unanswered = self._answers(self.source.describe().partition_count, as_of_ms)
-        topic = caught_up(self.source, {number: answer.position.changelog_offset for number, answer in answers.items()})
-        base, notes = self._extended(topic, answers, as_of_ms)
+        topic, state = self._held(answers, as_of_ms)
+        state = replace(state, unanswered={**unanswered, **state.unanswered})
+        base, notes = self._extended(topic, state.positions, as_of_ms)
         with reading(f"the rebuild in {self.folder}"):
+            answers = {number: answers[number] for number in state.positions}
             keys, differing = _compared(base, self.source.spark, answers, as_of_ms)
-        state = self._held(topic, answers, unanswered, as_of_ms)
         summary = Summary(_equal(keys))
         if differing:
             topic, judged = self._judged(base, answers, differing, as_of_ms)
@@ -96,7 +98,10 @@ class Watch:
             seconds=time.monotonic() - began_s,
             behind=foreign.behind,
         )
-        return replace(result, notes=(*notes, *_notes(differing, mismatches=result.mismatches)))
+        notes += _notes(differing, mismatches=result.mismatches)
+        # one of an earlier time was found at the positions
+        was_read = base.rebuilt.as_of_ms == as_of_ms
+        return replace(result, notes=notes, records=result.records + (base.rebuilt.records if was_read else 0))
 
     def _answers(self, partition_count: int, as_of_ms: int) -> tuple[dict[int, Digests], dict[int, str]]:
         answers, unanswered = {}, {}
@@ -111,9 +116,8 @@ class Watch:
             raise LiveError(next(iter(unanswered.values())), is_unavailable=True)
         return answers, unanswered
 
-    def _extended(self, topic: Topic, answers: Mapping[int, Digests], as_of_ms: int) -> tuple[Base, tuple[str, ...]]:
-        """Extend the rebuild to the answers' positions; where that can't be done, rebuild from the log's start."""
-        offsets = {number: answer.position.changelog_offset for number, answer in answers.items()}
+    def _extended(self, topic: Topic, offsets: Mapping[int, int], as_of_ms: int) -> tuple[Base, tuple[str, ...]]:
+        """Extend the rebuild to some offsets; where that can't be done, rebuild from the log's start."""
         notes: tuple[str, ...] = ()
         if (self.folder / SUMMARY).exists():
             try:
@@ -145,7 +149,9 @@ class Watch:
             with_unknown=True,
         )
 
-    def _held(self, topic: Topic, answers: Mapping[int, Digests], unanswered: Mapping[int, str], as_of_ms: int) -> Held:
+    def _held(self, answers: Mapping[int, Digests], as_of_ms: int) -> tuple[Topic, Held]:
+        """Return the log once it reaches the answers' positions, and what is held at those that it has."""
+        topic = caught_up(self.source, {number: answer.position.changelog_offset for number, answer in answers.items()})
         where = ", ".join(self.workers.urls)
         parts = tuple(
             Part(
@@ -161,7 +167,7 @@ class Watch:
             for number, answer in answers.items()
         )
         rows = [_row(number, row) for number, answer in answers.items() for row in answer.rows]
-        return Held(
+        state = Held(
             kind="live workers",
             where=where,
             app="",
@@ -171,8 +177,8 @@ class Watch:
             parts=parts,
             stale=(),
             read=lambda spark: spark.createDataFrame(rows, _ROWS),
-            unanswered=unanswered,
         )
+        return topic, comparable(state, topic)
 
     def _judged(
         self,
@@ -187,10 +193,20 @@ class Watch:
             count, chosen = len(answers[number].digests), buckets[:MOST_BUCKETS]
             rows[number] = self.workers.digests(self.store, number, as_of_ms=as_of_ms, buckets=count, rows=chosen)
             only.append((F.col("partition") == number) & _bucket(F.lit(count)).isin(chosen))
-        topic = caught_up(self.source, {number: answer.position.changelog_offset for number, answer in rows.items()})
-        state = replace(self._held(topic, rows, {}, as_of_ms), only=reduce(Column.__or__, only))
-        judged, summary = compare_held(self.source, topic, state, base)
+        topic, state = self._held(rows, as_of_ms)
+        judged, summary = compare_held(self.source, topic, replace(state, only=reduce(Column.__or__, only)), base)
         return judged.topic, summary
+
+
+def validate_live(source: Source, workers: Workers, *, store: str, placement: str = "key") -> Report:
+    """Compare running workers with their changelog once; arguments and errors are those of `Watch`.
+
+    Returns:
+        The report; `unanswered` names the partitions whose state couldn't be read, which aren't compared.
+    """
+    with tempfile.TemporaryDirectory(prefix="spark-replay-") as folder:
+        place = Path(folder) / "state"
+        return Watch(source=source, workers=workers, store=store, folder=place, placement=placement).compare()
 
 
 def digests_of(rows: DataFrame, buckets: Column) -> DataFrame:
@@ -267,9 +283,11 @@ def _row(partition: int, row: StoredRow) -> tuple[object, ...]:
     return partition, partition, row.key, value, metadata.source_offset, metadata.epoch, metadata.expires_at_ms, place
 
 
-def _notes(differing: Mapping[int, list[int]], *, mismatches: int) -> list[str]:
+def _notes(differing: Mapping[int, list[int]], *, mismatches: int) -> tuple[str, ...]:
     count = sum(map(len, differing.values()))
-    if count and not mismatches:
-        return [f"{count} buckets differed, and none of their keys does at a later position: they were written again"]
     left = sum(max(0, len(buckets) - MOST_BUCKETS) for buckets in differing.values())
-    return [f"{left} more buckets differ, whose keys weren't looked at"] if left else []
+    if left:
+        return (f"{left} more buckets differ, whose keys weren't looked at",)
+    if count and not mismatches:
+        return (f"{count} buckets differed, and none of their keys does at a later position: they were written again",)
+    return ()

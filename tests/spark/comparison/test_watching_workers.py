@@ -6,16 +6,17 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import urllib3
 from click.testing import CliRunner
 
 from actors._core.partitioner import partition_for
 from dev.kafka import free_port
-from spark_replay import LiveError, Workers
+from spark_replay import Workers
 from spark_replay.cli import main
 from stores._core.record import METADATA_HEADER, encode_metadata
 from stores.folder import DataFolder
@@ -62,16 +63,17 @@ class Running:
 
     async def handled(self, key: str, count: int) -> None:
         """Wait until the worker has counted a key so often."""
-        with closing(Workers([self.url])) as workers:
 
-            def is_handled() -> bool:
-                try:
-                    (answer,) = workers.many(STORE, [key.encode()])
-                except LiveError:
-                    return False
-                return answer.value == b"%d" % count
+        def is_handled() -> bool:
+            answer = urllib3.request("GET", f"{self.url}/actors/{STORE}/{key}", retries=False)
+            return answer.status == 200 and answer.json()["value"] == count
 
-            await eventually(is_handled, deadline_s=120, what=self.worker.log)
+        def is_handled_there() -> bool:
+            with suppress(urllib3.exceptions.HTTPError):
+                return is_handled()
+            return False
+
+        await eventually(is_handled_there, deadline_s=240, what=self.worker.log)
 
     def epoch(self, partition: int) -> int:
         with closing(Workers([self.url])) as workers:
@@ -142,7 +144,7 @@ def test_what_another_program_writes_is_named(spark: SparkSession, running: Runn
     ((example,),) = result["examples"].values()
     assert (example["partition"], example["key"], example["log"]["offset"]) == (partition, "key-3", offset)
     assert (example["log"]["value"], example["export"]["value"]) == ("99", "1")
-    labels = f'{{changelog="{running.changelog}",store="{STORE}"}}'
+    labels = f'{{app="{running.name}",store="{STORE}"}}'
     assert f"faust_actors_watch_mismatches{labels} 1.0" in (tmp_path / "watch.prom").read_text().splitlines()
 
 
