@@ -121,7 +121,11 @@ def _compared(watch: Watch, metrics: Path | None, console: Console) -> Outcome:
         write_metrics(metrics, report, watch.store)
     error = unanswered(report, 0) if report.is_clean else None
     if report.is_clean and error is None:
-        say(console, f"equal: {report.compared:,} keys of {report.changelog}, in {report.seconds:.1f} s")
+        for line in (
+            *report.notes,
+            f"equal: {report.compared:,} keys of {report.changelog}, in {report.seconds:.1f} s",
+        ):
+            say(console, line)
     else:
         show(report, console)
     return Outcome(totals=report.totals, content=asdict(report), differs=not report.is_clean, error=error)

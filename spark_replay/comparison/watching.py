@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,10 +84,11 @@ class Watch:
         with reading(f"the rebuild in {self.folder}"):
             answers = {number: answers[number] for number in state.positions}
             keys, differing = _compared(base, self.source.spark, answers, as_of_ms)
-        summary = Summary(_equal(keys))
+        summary, count = Summary(_equal(keys)), sum(map(len, differing.values()))
         if differing:
-            topic, judged = self._judged(base, answers, differing, as_of_ms)
+            topic, judged, late = self._judged(base, answers, differing, as_of_ms)
             summary = replace(judged, kinds=[*summary.kinds, *judged.kinds])
+            state = replace(state, unanswered={**state.unanswered, **late})
         foreign = find_foreign(self.source, state.parts, only_behind=True)
         result = report(
             summary,
@@ -98,7 +98,7 @@ class Watch:
             seconds=time.monotonic() - began_s,
             behind=foreign.behind,
         )
-        notes += _notes(differing, mismatches=result.mismatches)
+        notes += _notes(count, sum(map(len, differing.values())), mismatches=result.mismatches)
         # one of an earlier time was found at the positions
         was_read = base.rebuilt.as_of_ms == as_of_ms
         return replace(result, notes=notes, records=result.records + (base.rebuilt.records if was_read else 0))
@@ -184,18 +184,32 @@ class Watch:
         self,
         base: Base,
         answers: Mapping[int, Digests],
-        differing: Mapping[int, list[int]],
+        differing: dict[int, list[int]],
         as_of_ms: int,
-    ) -> tuple[Topic, Summary]:
-        """Judge the rows of buckets that differ."""
-        rows, only = {}, []
-        for number, buckets in differing.items():
+    ) -> tuple[Topic, Summary, Mapping[int, str]]:
+        """Judge the rows of buckets that differ, and leave those of `differing` that weren't looked at.
+
+        Returns:
+            The log, what was counted, and the partitions without an answer.
+        """
+        rows, unanswered, only = dict[int, Digests](), dict[int, str](), F.lit(False)
+        for number, buckets in list(differing.items()):
             count, chosen = len(answers[number].digests), buckets[:MOST_BUCKETS]
-            rows[number] = self.workers.digests(self.store, number, as_of_ms=as_of_ms, buckets=count, rows=chosen)
-            only.append((F.col("partition") == number) & _bucket(F.lit(count)).isin(chosen))
+            while number not in rows | unanswered:
+                try:
+                    options = {"as_of_ms": as_of_ms, "buckets": count}
+                    rows[number] = self.workers.digests(self.store, number, rows=chosen, **options)
+                except LiveError as error:
+                    if error.is_unavailable or len(chosen) == 1:
+                        unanswered[number] = str(error)
+                    # their rows are too long for one answer
+                    chosen = chosen[: len(chosen) // 2]
+            if number in rows:
+                only |= (F.col("partition") == number) & _bucket(F.lit(count)).isin(chosen)
+                differing[number] = buckets[len(chosen) :]
         topic, state = self._held(rows, as_of_ms)
-        judged, summary = compare_held(self.source, topic, replace(state, only=reduce(Column.__or__, only)), base)
-        return judged.topic, summary
+        judged, summary = compare_held(self.source, topic, replace(state, only=only), base)
+        return judged.topic, summary, {**unanswered, **state.unanswered}
 
 
 def validate_live(source: Source, workers: Workers, *, store: str, placement: str = "key") -> Report:
@@ -283,11 +297,9 @@ def _row(partition: int, row: StoredRow) -> tuple[object, ...]:
     return partition, partition, row.key, value, metadata.source_offset, metadata.epoch, metadata.expires_at_ms, place
 
 
-def _notes(differing: Mapping[int, list[int]], *, mismatches: int) -> tuple[str, ...]:
-    count = sum(map(len, differing.values()))
-    left = sum(max(0, len(buckets) - MOST_BUCKETS) for buckets in differing.values())
+def _notes(differing: int, left: int, *, mismatches: int) -> tuple[str, ...]:
     if left:
-        return (f"{left} more buckets differ, whose keys weren't looked at",)
-    if count and not mismatches:
-        return (f"{count} buckets differed, and none of their keys does at a later position: they were written again",)
+        return (f"{left} of {differing} buckets that differ weren't looked at: more keys differ",)
+    if differing and not mismatches:
+        return (f"{differing} buckets differed, and none of their keys does at a later position: written again since",)
     return ()

@@ -27,6 +27,8 @@ from stores._core.record import Position, is_expired
 MAX_BUCKETS = 1 << 14
 ROWS_PER_BUCKET = 64
 DIGEST_BYTES = 8
+MAX_ROWS_BYTES = 16 << 20
+"""Limit of keys and values in one answer, unless its first value alone is longer."""
 
 
 class DigestsBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,16 +66,14 @@ def digests_body(raw: bytes) -> DigestsBody:
     return body
 
 
-async def digests(
-    reader: StateReader, spec: ActorSpec, store: str, body: DigestsBody, *, max_bytes: int, took: Took
-) -> DigestsAnswer:
+async def digests(reader: StateReader, spec: ActorSpec, store: str, body: DigestsBody, *, took: Took) -> DigestsAnswer:
     """Return the digests of a partition of this worker, or its rows in `body.rows`, all as of one position."""
     rows: list[StoredRow] = []
     sums: list[int] = []
 
     def look(stored: Rows, estimated_keys: int) -> Iterator[None]:
         if body.rows:
-            yield from _chosen(rows, stored, body, max_bytes=max_bytes, took=took)
+            yield from _chosen(rows, stored, body, took=took)
             return
         sums.extend([0] * (body.buckets or bucket_count(estimated_keys)))
         yield from _summed(sums, stored, body.as_of_ms)
@@ -99,15 +99,15 @@ def _summed(sums: list[int], stored: Rows, as_of_ms: int) -> Iterator[None]:
             yield
 
 
-def _chosen(rows: list[StoredRow], stored: Rows, body: DigestsBody, *, max_bytes: int, took: Took) -> Iterator[None]:
+def _chosen(rows: list[StoredRow], stored: Rows, body: DigestsBody, *, took: Took) -> Iterator[None]:
     chosen, count, size = frozenset(body.rows), body.buckets or 1, 0
     for number, (key, raw) in enumerate(stored, 1):
         if zlib.crc32(key) % count in chosen and not is_expired(raw, body.as_of_ms):
             rows.append(StoredRow(key, raw))
             took(len(key) + len(raw))
             size += len(key) + len(raw)
-            if size > max_bytes and len(rows) > 1:
-                text = f"the rows of {len(chosen)} buckets of {count} have more than {max_bytes:,} bytes"
+            if size > MAX_ROWS_BYTES and len(rows) > 1:
+                text = f"the rows of {len(chosen)} buckets of {count} have more than {MAX_ROWS_BYTES:,} bytes"
                 raise Problem(413, "large-answer", "The answer is too large", f"{text}: ask for fewer buckets")
         if number % COUNT_SLICE == 0:
             yield

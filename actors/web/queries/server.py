@@ -294,8 +294,7 @@ class QueryRoutes:
             raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
 
         async def here(_: list[int]) -> web.StreamResponse:
-            max_bytes = answer_bytes(request)
-            return reply(await digests(router.reader, spec, coding.store.name, body, max_bytes=max_bytes, took=took))
+            return reply(await digests(router.reader, spec, coding.store.name, body, took=took))
 
         async def there(address: str, theirs: list[int]) -> web.StreamResponse:
             path, limits = f"{PREFIX}/{coding.store.name}/_digests", Limits(took=took)

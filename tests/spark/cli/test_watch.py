@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,8 +87,8 @@ def test_it_goes_on_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch, compari
 
 
 def test_one_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(monkeypatch, [report(), report()], "--once")
-    assert done.exit_code == 0
+    done = run(monkeypatch, [replace(report(), notes=["read from its start"]), report()], "--once")
+    assert (done.exit_code, "read from its start" in done.stderr) == (0, True)
     assert "equal: 30 keys of shop--spent-changelog, in 0.5 s" in done.stderr
     done = run(monkeypatch, [NO_ANSWER, report()], "--once")
     assert (done.exit_code, json.loads(done.stdout)["error"]) == (2, "no worker answers")

@@ -38,6 +38,7 @@ class Server:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.busy = 0
+        self.most = BUCKETS
         self.stopped: int | None = None
         self.answer: web.Response | None = None
         self._loop = asyncio.new_event_loop()
@@ -77,8 +78,10 @@ class Server:
             problem = {"title": "The state can't be read now", "detail": f"partition {self.stopped} is stopped"}
             return web.json_response(problem, status=503, headers={"Retry-After": "0"})
         store, rows, sums = self.worker.stores[body.partition], list[StoredRow](), [0] * (body.buckets or BUCKETS)
+        if len(body.rows) > self.most:
+            return web.json_response({"title": "The answer is too large"}, status=413)
         if body.rows:
-            list(_chosen(rows, store.scan(), body, max_bytes=1 << 20, took=lambda _: None))
+            list(_chosen(rows, store.scan(), body, took=lambda _: None))
         else:
             list(_summed(sums, store.scan(), body.as_of_ms))
         position = store.position()

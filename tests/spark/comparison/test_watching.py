@@ -115,6 +115,18 @@ def test_a_planted_mismatch_is_named_and_nothing_else(watched: Watched, brokers:
 
 
 @pytest.mark.nightly
+def test_rows_of_more_buckets_than_an_answer_holds(watched: Watched) -> None:
+    watched.server.most = 2
+    keys = [f"fine-{number}".encode() for number in range(20)]
+    for key in keys:
+        watched.server.worker.plant(home(key), key, None)
+    report = watched.compare()
+    named = {example.key for examples in report.examples.values() for example in examples}
+    assert 3 * 2 <= len(named) == report.mismatches < len(keys)
+    assert "buckets that differ weren't looked at" in report.notes[0]
+
+
+@pytest.mark.nightly
 def test_keys_that_only_one_side_has(watched: Watched, brokers: str) -> None:
     watched.server.worker.plant(home(b"fine-4"), b"fine-4", None)
     watched.server.worker.plant(home(b"never"), b"never", by(NEW, 9, "never", "x"))

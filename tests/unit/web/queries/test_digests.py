@@ -90,7 +90,7 @@ async def test_other_bodies_are_refused(there: Served, body: dict[str, Any], tex
 
 
 async def test_rows_that_are_too_long_are_refused(there: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actors.web.queries.routing.MAX_ANSWER_BYTES", 1_000)
+    monkeypatch.setattr("actors.web.queries.digests.MAX_ROWS_BYTES", 1_000)
     status, answer = await ask(there, partition=0, as_of_ms=0, buckets=1, rows=[0])
     assert status == 413
     assert "ask for fewer buckets" in answer["detail"]
