@@ -67,7 +67,7 @@ _OF_LIBRARIES = (
     "tests/unit/web/operations/test_operations.py",
     "tests/kafka/app/test_asgi.py::test_a_worker_that_ends_ends_the_server",
     "tests/kafka/runtime/test_telemetry.py",
-    "tests/spark/comparison/test_live.py::test_a_sample_on_the_command_line",
+    "tests/spark/comparison/test_live.py::test_workers_on_the_command_line",
     "tests/spark/fold/test_rebuild.py::test_rebuild_equals_a_plain_fold",
 )
 TESTS: Mapping[str, Sequence[str]] = {

@@ -90,10 +90,10 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("actors/web/queries/answers.py", "one_value position_of"),
     ),
     "validate: exports against their changelog": (
-        ("spark_replay/cli/validate.py", "validate _require_one_side _compare _unanswered"),
+        ("spark_replay/cli/validate.py", "validate _require_one_side _compare unanswered"),
         (
             "spark_replay/comparison/validate.py",
-            "validate_exports comparable _compare_readable _compare _judged _summarised _require_read",
+            "validate_exports comparable _compare_readable compare_held _judged _summarised _require_read",
         ),
         ("spark_replay/comparison/exports.py", "open_side kind_of find_exports _read _choose read_exports"),
         ("spark_replay/comparison/judging.py", "held_point judge _judge_both"),

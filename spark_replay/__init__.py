@@ -48,9 +48,9 @@ if TYPE_CHECKING:
         compare_exports,
         explain_exports,
         validate_exports,
-        validate_live,
         validate_log,
     )
+    from spark_replay.comparison.watching import validate_live
     from spark_replay.fold.placement import home_partition, murmur2
     from spark_replay.fold.points import AsOf
     from spark_replay.fold.rebuild import rebuild_state, unknown_keys, write_rebuild
@@ -134,7 +134,8 @@ _NAMES = {
     "comparison.invariants": "Asked Finding find_violations",
     "comparison.live": "Workers",
     "comparison.report": "Example Report",
-    "comparison.validate": "compare_exports explain_exports validate_exports validate_live validate_log",
+    "comparison.validate": "compare_exports explain_exports validate_exports validate_log",
+    "comparison.watching": "validate_live",
     "fold.placement": "home_partition murmur2",
     "fold.points": "AsOf",
     "fold.rebuild": "rebuild_state unknown_keys write_rebuild",

@@ -132,7 +132,7 @@ def archive(
             run.console.print(f"up to {_DAY_MS // every_ms:,} files a day of each partition: 60s or more is better")
         # a run that goes on has a line for each batch
         shown = run.progress(f"archive to {to}") if once else nullcontext()
-        with _stopping() as stop, shown:
+        with stopping() as stop, shown:
             done = archive_topics(
                 run.spark,
                 wanted,
@@ -149,7 +149,7 @@ def archive(
 
 
 @contextmanager
-def _stopping() -> Iterator[threading.Event]:
+def stopping() -> Iterator[threading.Event]:
     """An event that SIGTERM and Ctrl-C set while the block runs."""
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}

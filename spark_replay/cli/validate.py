@@ -45,12 +45,6 @@ if TYPE_CHECKING:
 @click.option("--live", metavar="URL,…", help="Running workers, asked through their query API.")
 @live_options
 @click.option("--store", metavar="NAME", help="The store that --live asks for.")
-@click.option(
-    "--sample",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Ask --live for so many keys. Default: for all of the log.",
-)
 @click.option("--against-brokers", metavar="HOST:PORT,…", help="Another cluster, such as a mirror.")
 @click.option("--against-changelog", metavar="TOPIC", help="The changelog there. Default: of the same name.")
 @click.option("--as-of", default="latest", show_default=True, metavar="POINT", help=POINT)
@@ -102,7 +96,7 @@ def validate(html_file: Path | None, min_keys: int, **options: Any) -> Outcome:
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--spent-changelog \\
         --against-brokers mirror:9092
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--spent-changelog \\
-        --live http://127.0.0.1:6066 --store spent --sample 10000
+        --live http://127.0.0.1:6066 --store spent
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--seen-changelog --invariants \\
         --put-if-absent --outputs accepted --input orders
     """  # noqa: D301  click takes this character for "leave the lines as they are"
@@ -113,8 +107,6 @@ def validate(html_file: Path | None, min_keys: int, **options: Any) -> Outcome:
         copied: Counter[int] = Counter()
 
         def more() -> str:
-            if workers is not None:
-                return f"workers answered for {workers.answered:,} keys"
             return f"{sum(list(copied.values())):,} keys copied from data folders" if copied else ""
 
         with _workers(options) as workers, run.progress(f"validate {source.topic}", more):
@@ -124,11 +116,11 @@ def validate(html_file: Path | None, min_keys: int, **options: Any) -> Outcome:
         show(report, run.console)
         if html_file is not None:
             _write_page(html_file, report, source)
-    error = _unanswered(report, min_keys) if report.is_clean else None
+    error = unanswered(report, min_keys) if report.is_clean else None
     return Outcome(totals=report.totals, content=asdict(report), differs=not report.is_clean, error=error)
 
 
-def _unanswered(report: Report, min_keys: int) -> str | None:
+def unanswered(report: Report, min_keys: int) -> str | None:
     """Return why a report without mismatches isn't an answer, None if it is one."""
     if report.unanswered:
         numbers = ", ".join(map(str, sorted(report.unanswered)))
@@ -165,15 +157,16 @@ def _require_one_side(options: dict[str, Any]) -> None:
         raise click.UsageError("--incremental goes with --against DIR")
     if Live.of(options).is_given and not urls:
         raise click.UsageError("--live-token-file, --live-ca and --live-certificate go with --live")
-    if bool(urls) != has_store or (options["sample"] is not None and not urls):
-        raise click.UsageError("--live needs --store, and --store and --sample need --live")
+    if bool(urls) != has_store:
+        raise click.UsageError("--live needs --store, and --store needs --live")
 
 
 def _compare(
     source: Source, run: Run, workers: Workers | None, options: dict[str, Any], *, copied: Counter[int]
 ) -> Report:
     from spark_replay.comparison.invariants import Asked
-    from spark_replay.comparison.validate import validate_exports, validate_live, validate_log
+    from spark_replay.comparison.validate import validate_exports, validate_log
+    from spark_replay.comparison.watching import validate_live
 
     asked = _asked(run, options) if options["invariants"] else None
     if options["against"] is not None:
@@ -186,8 +179,7 @@ def _compare(
             base=options["incremental"],
         )
     if workers is not None:
-        names = ("store", "sample", "placement")
-        compared = validate_live(source, workers, **{name: options[name] for name in names})
+        compared = validate_live(source, workers, store=options["store"], placement=options["placement"])
     elif _is_log(options):
         compared = _compare_logs(source, run.given, options)
     else:

@@ -86,8 +86,6 @@ def name_causes(
     rows: DataFrame,
     everything: DataFrame | None,
     known: Known,
-    *,
-    compared: Sequence[str] = CONTENT_AND_METADATA,
 ) -> DataFrame:
     """Add the cause to judged rows that aren't fine.
 
@@ -96,19 +94,17 @@ def name_causes(
         rows: The log's committed records: `partition`, `offset`, `key`, `value`, `metadata`.
         everything: The same of committed and other records, None if there is no such log.
         known: What is known of the partitions.
-        compared: The fields by which a record is told to be what is held; fewer where the holder tells no write
-        metadata.
 
     Returns:
         The rows with `cause` string, `held_at`, `origin_at`, `aborted_at` bigint, `newer` and `overlap` (structs of
         `epoch`, `first_offset`, `first_source`, `input`, `has_inputs`, null if there is none).
     """
     asked = suspects.where(F.col("export").isNotNull()).select("partition", "key", F.col("export").alias("asked"))
-    facts = suspects.join(_committed(rows, asked, compared), on=["partition", "key"], how="left")
+    facts = suspects.join(_committed(rows, asked), on=["partition", "key"], how="left")
     if everything is None:
         facts = facts.withColumn("aborted_at", F.lit(None).cast("bigint"))
     else:
-        facts = facts.join(_any(everything, asked, compared), on=["partition", "key"], how="left")
+        facts = facts.join(_any(everything, asked), on=["partition", "key"], how="left")
     facts = facts.join(F.broadcast(_epochs(rows)), on="partition", how="left")
     held_epoch, held_source = F.col("export.epoch"), F.col("export.source_offset")
     held_input = F.coalesce("export.input", F.lit(0))
@@ -131,20 +127,20 @@ def name_causes(
     )
 
 
-def _committed(rows: DataFrame, asked: DataFrame, compared: Sequence[str]) -> DataFrame:
+def _committed(rows: DataFrame, asked: DataFrame) -> DataFrame:
     offset = F.col("offset")
     return (
         _beside(rows, asked)
         .groupBy("partition", "key")
         .agg(
-            F.max(F.when(_is_same(compared), offset)).alias("held_at"),
+            F.max(F.when(_is_same(CONTENT_AND_METADATA), offset)).alias("held_at"),
             F.max(F.when(_is_same(("epoch", "source_offset", "input")), offset)).alias("origin_at"),
         )
     )
 
 
-def _any(rows: DataFrame, asked: DataFrame, compared: Sequence[str]) -> DataFrame:
-    same = _beside(rows, asked).where(_is_same(compared))
+def _any(rows: DataFrame, asked: DataFrame) -> DataFrame:
+    same = _beside(rows, asked).where(_is_same(CONTENT_AND_METADATA))
     return same.groupBy("partition", "key").agg(F.max("offset").alias("aborted_at"))
 
 
@@ -212,7 +208,8 @@ def _cause(known: Known) -> Column:
         "stale_owner": held_at.isNull() & F.col("newer").isNotNull(),
         "different_value": held_at.isNull() & F.col("origin_at").isNotNull(),
         "expired_key_held": F.col("is_over") & (deleted | ~is_complete),
-        "deleted_key_back": deleted & is_older,
+        # a rebuild that was gone on from has no tombstones
+        "deleted_key_back": (deleted & is_older) | (log.isNull() & held_at.isNotNull()),
     }
     rest = {
         "committed_write_missing": log["value"].isNotNull() & is_older,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,8 @@ class Held:
         stale: The copies that another one goes before.
         read: Returns `partition` int, `claimed` int (the row's own), `key`, `value` binary, `source_offset`,
             `epoch`, `expires_at_ms` bigint, `input` int (null where it is unknown, or the actor has one).
-        is_sampled: Only the keys in it are compared, each at a position of its own. `read` then also returns
-            `position` and `asked_ms` bigint; a null `value` means that the key is missing, and there is no write
-            metadata.
         unanswered: Partitions whose state couldn't be read, with the reason; they aren't compared.
+        only: Of `partition` and `key`: which rows are compared, of both sides; None: all.
     """
 
     kind: str
@@ -71,8 +69,8 @@ class Held:
     parts: tuple[Part, ...]
     stale: tuple[Part, ...]
     read: Callable[[SparkSession], DataFrame]
-    is_sampled: bool = False
     unanswered: Mapping[int, str] = field(default_factory=dict)
+    only: Column | None = None
 
     @property
     def positions(self) -> dict[int, int]:

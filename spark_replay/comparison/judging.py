@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 CONTENT = ("value", "expires_at_ms")
 CONTENT_AND_METADATA = ("value", "source_offset", "epoch", "expires_at_ms", "input")
 FINE = ("equal", "absent")
-_CLOCKS_MS = 60_000
-"""By how much the clocks of a worker and of this machine may differ."""
 
 
 def held_point(topic: Topic, held: Held) -> Point:
@@ -55,28 +53,17 @@ def judge(
         windows: Of a window store, which rows are past their retention.
         expired_ms: In each partition, `log` lacks keys that had expired then; empty if it lacks none.
     """
-    keys = ["partition", "key"]
-    if held.is_sampled:
-        both = _asked(kept).join(log, on=keys, how="left")
-        # the worker's clock decided whether the key had expired
-        as_of = F.col("asked_ms") + F.when(F.col("export").isNull(), _CLOCKS_MS).otherwise(-_CLOCKS_MS)
-    else:
-        both = log.join(_kept(kept), on=keys, how="full_outer")
-        both = both.withColumn("position", by_partition(point.before))
-        as_of = by_partition(point.times_ms)
+    both = log.join(_kept(kept), on=["partition", "key"], how="full_outer")
+    both = both.withColumn("position", by_partition(point.before))
+    as_of = by_partition(point.times_ms)
     home = windows.home(held.partition_count) if held.placement == "key" else F.lit(None).cast("int")
     past = windows.past()
     if expired_ms:
         past |= F.col("log").isNull() & expired(F.col("export.expires_at_ms"), by_partition(expired_ms))
-    return _judge_both(both, home=home, as_of_ms=as_of, compared=compared_fields(held), past=past)
+    return _judge_both(both, home=home, as_of_ms=as_of, past=past)
 
 
-def compared_fields(held: Held) -> Sequence[str]:
-    """Return the fields that have to be equal."""
-    return CONTENT if held.is_sampled else CONTENT_AND_METADATA
-
-
-def _judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Sequence[str], past: Column) -> DataFrame:
+def _judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, past: Column) -> DataFrame:
     """Judge rows that have both sides.
 
     Args:
@@ -84,7 +71,6 @@ def _judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Se
             `CONTENT_AND_METADATA`, or null), `claimed`, `export_rows`, `position`.
         home: The partition that the key belongs in, null if any will do.
         as_of_ms: Unix milliseconds at which the key counts as expired.
-        compared: The fields that have to be equal.
         past: Whether a row is past its retention, or left out for its expiry, and need not be there.
     """
     sided = both.withColumns(
@@ -93,7 +79,7 @@ def _judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, compared: Se
             "past": past,
             "live": is_live(F.col("log"), as_of_ms) & ~past,
             "held": is_live(F.col("export"), as_of_ms) & ~past,
-            "differs": differences("log", "export", compared),
+            "differs": differences("log", "export", CONTENT_AND_METADATA),
         }
     )
     none = {name: F.coalesce(name, F.lit(0)) for name in ("export_rows", "records", "damaged")}
@@ -151,19 +137,6 @@ def logged_since(state: DataFrame, folded: DataFrame, point: Point) -> DataFrame
         F.coalesce("records", F.lit(0)).alias("records"),
         (F.coalesce("damaged", F.lit(0)) + is_damaged.cast("bigint")).alias("damaged"),
         F.coalesce("damaged_offset", F.when(is_damaged, F.col("_log.offset"))).alias("damaged_offset"),
-    )
-
-
-def _asked(rows: DataFrame) -> DataFrame:
-    """Return the answers for keys, one row each."""
-    return rows.select(
-        "partition",
-        "key",
-        F.when(F.col("value").isNotNull(), F.struct(*CONTENT_AND_METADATA)).alias("export"),
-        "claimed",
-        F.lit(1).alias("export_rows"),
-        "position",
-        "asked_ms",
     )
 
 

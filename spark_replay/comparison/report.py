@@ -281,7 +281,7 @@ def _extra(row: Row) -> str:
         return f"in the export {row['export_rows']} times"
     if row["log"] is not None:
         return f"deleted in the log at offset {row['log']['offset']}"
-    return "not in the log"
+    return "not in the log" if row["held_at"] is None else "deleted in the log"
 
 
 def _displaced(row: Row) -> str:

@@ -39,17 +39,15 @@ from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.exports import open_side, unreadable
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, Finding, find_violations, writers
-from spark_replay.comparison.judging import FINE, compared_fields, held_point, judge, logged, logged_since
-from spark_replay.comparison.live import Workers, open_live
+from spark_replay.comparison.judging import FINE, held_point, judge, logged, logged_since
 from spark_replay.comparison.report import KINDS, Report, Summary, report
 from spark_replay.comparison.writers import find_foreign
 from spark_replay.errors import ExportError, LogTooShortError, ReadError
 from spark_replay.fold.extending import Base
 from spark_replay.fold.fold import first_ten
-from spark_replay.fold.points import point_at
 from spark_replay.fold.rebuilt import require_sound
 from spark_replay.fold.settled import settle
-from spark_replay.fold.windows import NO_WINDOWS, WindowLog, folded_windows, held_windows
+from spark_replay.fold.windows import WindowLog, folded_windows, held_windows
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
@@ -151,35 +149,6 @@ def validate_log(source: Source, asked: Asked) -> Report:
     )
 
 
-def validate_live(
-    source: Source, workers: Workers, *, store: str, sample: int | None = None, placement: str = "key"
-) -> Report:
-    """Ask running workers for the keys of a changelog, and compare each answer with the log at its position.
-
-    Keys that are deleted in the log are asked for too.
-
-    Args:
-        source: The changelog.
-        workers: The workers.
-        store: The store's name.
-        sample: How many keys to ask for, of the same log always the same; None: all.
-        placement: `key`, or `task` if the store may hold any key: each is then asked for where the log has it.
-
-    Returns:
-        The report; `unanswered` names the partitions whose state couldn't be read, which aren't compared.
-
-    Raises:
-        LiveError: Workers don't answer, or not in the protocol.
-        LogTooShortError: A position of an answer lies beyond the log.
-        ReadError: Spark couldn't read the log.
-        ReplayError: What `Source.describe` raises.
-    """
-    started = time.monotonic()
-    with open_live(source, workers, store=store, sample=sample, placement=placement) as (state, topic):
-        judged, summary = _compare(source, topic, state)
-    return report(summary, topic=judged.topic, held=state, seconds=time.monotonic() - started)
-
-
 def compare_exports(source: Source, *, against: str | Path, placement: str = "key") -> DataFrame:
     """Return the judgement of every key, for a notebook; arguments and errors are those of `validate_exports`.
 
@@ -262,7 +231,12 @@ class _Judged:
     windows: WindowLog
 
 
-def _compare(source: Source, topic: Topic, held: Held, base: Base | None = None) -> tuple[_Judged, Summary]:
+def compare_held(source: Source, topic: Topic, held: Held, base: Base | None = None) -> tuple[_Judged, Summary]:
+    """Compare a held state with a log, or with a rebuild and the log behind it, and count what there is.
+
+    Raises:
+        ReplayError: As of `validate_exports`.
+    """
     with reading(f"{source} or the {held.kind} in {held.where}"):
         judged = _judged(source, topic, held) if base is None else _judged_since(base, source, topic, held)
         return judged, _summarised(judged.rows, lambda: _explained(source, held, judged))
@@ -271,33 +245,20 @@ def _compare(source: Source, topic: Topic, held: Held, base: Base | None = None)
 def _compare_readable(source: Source, topic: Topic, held: Held, base: Base | None) -> tuple[Held, _Judged, Summary]:
     """Compare; a partition whose file turns out to be damaged is left out, and the others are compared again."""
     try:
-        return held, *_compare(source, topic, held, base)
+        return held, *compare_held(source, topic, held, base)
     except ReadError:
         damaged = unreadable(held)
         if not damaged or len(damaged) == len(held.parts):
             raise
         rest = held.without(damaged)
-        return rest, *_compare(source, topic, rest, base)
+        return rest, *compare_held(source, topic, rest, base)
 
 
 def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
     kept = _answered(held.read(source.spark), held)
-    if held.is_sampled:
-        asked = kept.select("partition", "key", "position")
-        settled = settle(
-            source,
-            topic,
-            point_at(topic, [None] * topic.partition_count, [0] * topic.partition_count),
-            select=lambda rows: rows.join(asked, on=["partition", "key"], how="inner"),
-            position=F.col("position"),
-        )
-        windows = NO_WINDOWS
-    else:
-        settled = settle(
-            source, topic, held_point(topic, held), to_the_end=True, select=lambda rows: _answered(rows, held)
-        )
-        # What the log had of the row at the held position, compaction may have taken since.
-        windows = folded_windows(settled).or_else(held_windows(kept, topic))
+    settled = settle(source, topic, held_point(topic, held), to_the_end=True, select=lambda rows: _answered(rows, held))
+    # What the log had of the row at the held position, compaction may have taken since.
+    windows = folded_windows(settled).or_else(held_windows(kept, topic))
     return _Judged(judge(logged(settled.folded), settled.point, held, kept, windows=windows), settled.topic, windows)
 
 
@@ -324,6 +285,7 @@ def _judged_since(base: Base, source: Source, topic: Topic, held: Held) -> _Judg
 
 def _answered(rows: DataFrame, held: Held) -> DataFrame:
     """Return the rows of the partitions that can be compared."""
+    rows = rows if held.only is None else rows.where(held.only)
     return rows.where(~F.col("partition").isin(*held.unanswered)) if held.unanswered else rows
 
 
@@ -363,7 +325,6 @@ def _explained(source: Source, held: Held, judged: _Judged) -> DataFrame:
         read_rows(source, judged.topic),
         read_uncommitted_rows(source, judged.topic),
         Known.of(judged.topic, contested),
-        compared=compared_fields(held),
     )
 
 

@@ -104,6 +104,10 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
             (copies[number].changelog_offset if number in copies else end) for number, end in enumerate(topic.ends)
         )
         topic = replace(topic, starts=tuple(map(min, map(max, topic.starts, firsts), topic.ends)))
+        with reading(str(source)):
+            if read_rows(source, topic).isEmpty():
+                # most often: markers of transactions alone
+                return Foreign(counts={}, examples=(), notes=(), behind={})
     owners, note = last_owners(source, topic)
     behind = F.col("offset") >= by_partition(
         [_of(copies, number, "changelog_offset") for number in range(topic.partition_count)]
@@ -112,13 +116,13 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
     rows = read_rows(source, topic).select(
         "partition",
         "offset",
-        F.substring("key", 1, _SHOWN_BYTES).alias("key"),
+        *(F.substring(name, 1, _SHOWN_BYTES).alias(name) for name in ("key", "value")),
         *(fields[name].alias(name) for name in ("epoch", "source_offset", "input")),
     )
     judged = rows.withColumn("is_behind", F.coalesce(behind, F.lit(False))).withColumn(
         "why", _why(topic, owners, copies)
     )
-    first = F.struct("offset", "key", "epoch", "source_offset", "input", "why")
+    first = F.struct("offset", "key", "value", "epoch", "source_offset", "input", "why")
     counts = {
         "count": F.count("why"),
         "behind": F.count_if("is_behind"),
@@ -251,7 +255,7 @@ def _mark(committed: CommittedOffset) -> tuple[int, int, int] | None:
 
 
 def _told(partition: int, row: Row, owners: Mapping[int, LastOwner], held: Mapping[int, Part]) -> str:
-    key, source = None if row["key"] is None else bytes(row["key"]), input_offset(row["source_offset"], row["input"])
+    key, value, source = row["key"], row["value"], input_offset(row["source_offset"], row["input"])
     owner, part = owners.get(partition), held.get(partition)
     why = _WHY[row["why"]].format(epoch=row["epoch"], source=source, owner=owner, part=part)
-    return f"partition {partition} offset {row['offset']} key {printable(key)} {why}"
+    return f"partition {partition} offset {row['offset']} key {printable(key)} value {printable(value)} {why}"

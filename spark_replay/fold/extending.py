@@ -55,12 +55,13 @@ class Base:
     rebuilt: Rebuilt
 
     @classmethod
-    def of(cls, folder: Path, *, is_decoded: bool | None = None) -> Base:
+    def of(cls, folder: Path, *, is_decoded: bool | None = None, with_unknown: bool = False) -> Base:
         """Read the summary of a rebuild.
 
         Args:
             folder: The rebuild's.
             is_decoded: Whether the new one has the columns that `--app` adds; None: it has no rows.
+            with_unknown: Whether it may have unknown keys, as of `write_rebuild`.
 
         Raises:
             ReadError: It can't be read.
@@ -71,7 +72,7 @@ class Base:
             raise TargetError(
                 f"one of the rebuild in {folder} and the new one is made with --app: choose the same for both"
             )
-        if rebuilt.unknown:
+        if rebuilt.unknown and not with_unknown:
             raise TargetError(
                 f"the rebuild in {folder} lacks {rebuilt.unknown} keys whose state at its point is unknown: choose "
                 "another one, or rebuild from the start"

@@ -104,6 +104,7 @@ def write_rebuild(
     as_of_ms: int | None = None,
     app: str | None = None,
     base: Path | None = None,
+    with_unknown: bool = False,
 ) -> Rebuilt:
     """Write the state that a changelog stands for at a point to a folder or table, as `rebuild_state` shapes it.
 
@@ -122,6 +123,8 @@ def write_rebuild(
         app: As of `rebuild_state`.
         base: An earlier rebuild, which may be `to`. Only what the log has behind it is read, and only `read_rebuild`
             reads the result: see `spark_replay.fold.rebuilt`. The state is that of a rebuild from the start.
+        with_unknown: Whether a key that is unknown keeps what `base` has of it, and the result may be a `base` that has
+            unknown keys. Each was written again behind the point, and what goes on from there reads that write.
 
     Raises:
         TargetError: The folder exists and `overwrite` isn't set, or isn't a rebuild's; or `base` can't be gone on from.
@@ -132,7 +135,7 @@ def write_rebuild(
         ReplayError: As `rebuild_state`.
     """
     codecs = None if app is None else Codecs.of(app, source.topic)
-    run = _Run(source, _as_of(as_of), as_of_ms, codecs, table_format(to) or "parquet")
+    run = _Run(source, _as_of(as_of), as_of_ms, codecs, table_format(to) or "parquet", with_unknown)
     if table_format(to):
         if base is not None:
             raise TargetError(f"{to} goes on from its own offsets: leave out --from")
@@ -144,7 +147,7 @@ def write_rebuild(
         # another run may have written it while this one waited for its turn
         require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
         # here, since a run that was killed may have left it in the folder of this one
-        earlier = None if base is None else Base.of(base, is_decoded=codecs is not None)
+        earlier = None if base is None else Base.of(base, is_decoded=codecs is not None, with_unknown=with_unknown)
         result = None if earlier is None else run.extended(earlier.linked(work / "base"), work / NEW)
         if result is None:
             result = run.from_start(work / NEW)
@@ -161,6 +164,7 @@ class _Run:
     as_of_ms: int | None
     codecs: Codecs | None
     file_format: str
+    with_unknown: bool
     made_ms: int = field(default_factory=now_ms)
     started_s: float = field(default_factory=time.monotonic)
 
@@ -195,7 +199,7 @@ class _Run:
         settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).kept()
         windows = folded_windows(settled)
         counts, last = _counts(settled.marked)
-        if counts["unknown"] or windows.lost:
+        if (counts["unknown"] and not self.with_unknown) or windows.lost:
             return None
         windows = windows.or_else(held_windows(base.rows(self.source.spark), settled.topic))
         layers, keys, undecodable = extend(base, settled, windows, to, codecs=self.codecs)

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import merge
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from actors._core.group.members import TaskId
 from actors._core.pages import Part, Place, resume_at
@@ -33,6 +33,10 @@ from stores._core.record import METADATA_BYTES, NEVER, Position, expires_at_ms, 
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
+T = TypeVar("T")
+Rows = Iterator[tuple[bytes, bytes]]
+"""Keys and their values with write metadata."""
+
 WAIT_S = 2.0
 """How long a question waits for a commit's end."""
 MAX_LOOKED_AT = 5_000
@@ -40,7 +44,7 @@ MAX_LOOKED_AT = 5_000
 MAX_LOOKED_AT_BYTES = 16 * 1024 * 1024
 """How many bytes of values one page looks at."""
 MAX_COUNTS = 4
-"""How many exact counts run or wait at a time: they go on when those who asked have hung up."""
+"""How many walks through a store run or wait at a time: they go on when those who asked have hung up."""
 COUNT_SLICE = 1_000
 COUNT_SLICE_BYTES = 1024 * 1024
 
@@ -186,31 +190,49 @@ class StateReader:
             raise _not_ready(task) from None
 
     async def count(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
-        """Count the keys that are there, all as of one moment, at this reader's pace.
+        """Count the keys that are there, as `walk` does."""
+        _, counts = await self.walk(spec, store, partitions, bounds, lambda held, rows: _counts(held.now_ms, rows))
+        return sum(counts)
+
+    async def walk(
+        self,
+        spec: ActorSpec,
+        store: str,
+        partitions: Collection[int],
+        bounds: Bounds,
+        look: Callable[[Held, Rows], Iterator[T]],
+    ) -> tuple[list[Held], list[T]]:
+        """Look at all rows of some partitions, all as of one moment, at this reader's pace.
+
+        Args:
+            spec: the actor.
+            store: one of its stores.
+            partitions: partitions of this worker.
+            bounds: which keys.
+            look: called with each partition and its rows; what it yields ends a slice of the event loop's time.
+
+        Returns:
+            The partitions as they were at the moment, and all that was yielded.
 
         Raises:
             NotOwnerError: a partition isn't assigned to this worker.
-            NotReadyError: a partition can't be read, or left this worker meanwhile, or too many counts wait.
+            NotReadyError: a partition can't be read, or left this worker meanwhile, or too many wait for their turn.
         """
         if self._counts >= MAX_COUNTS:
-            raise NotReadyError(f"{MAX_COUNTS} exact counts run or wait here already: ask again later")
+            raise NotReadyError(f"{MAX_COUNTS} counts or digests run or wait here already: ask again later")
         self._counts += 1
         try:
             async with self._counting:
-                return await self._counted(spec, store, partitions, bounds)
+                parts = [task.of(store) for task in await self.hold(spec, partitions)]
+                looks = [look(part, part.store.scan(bounds.start, bounds.end)) for part in parts]
+                return parts, await self.pace.run(step for steps in looks for step in steps)
+        except StoreError as error:
+            raise NotReadyError(f"store {store} moved while its rows were looked at: {error}") from error
         finally:
             self._counts -= 1
 
-    async def _counted(self, spec: ActorSpec, store: str, partitions: Collection[int], bounds: Bounds) -> int:
-        held = [one.of(store) for one in await self.hold(spec, partitions)]
-        scans = [(one.now_ms, one.store.scan(bounds.start, bounds.end)) for one in held]
-        try:
-            return sum(await self.pace.run(slice_ for now_ms, rows in scans for slice_ in _counts(now_ms, rows)))
-        except StoreError as error:
-            raise NotReadyError(f"store {store} moved while it was counted: {error}") from error
 
-
-def _counts(now_ms: int, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[int]:
+def _counts(now_ms: int, rows: Rows) -> Iterator[int]:
     """Count the rows that haven't expired, some at a time."""
     count = looked_at = size = 0
     for _, raw in rows:

@@ -49,6 +49,7 @@ from actors.web.queries.coding import (
     key_in_path,
     many_body,
 )
+from actors.web.queries.digests import digests, digests_body
 from actors.web.queries.histories import as_of_in
 from actors.web.queries.openapi import description
 from actors.web.queries.routing import Owners, Router, answer_bytes, wanted
@@ -92,6 +93,7 @@ class QueryRoutes:
         routes.router.add_get("/{store}", self.range)
         routes.router.add_get("/{store}/_count", self.count)
         routes.router.add_post("/{store}/_many", self.many)
+        routes.router.add_post("/{store}/_digests", self.digests)
         routes.router.add_get(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         return routes
@@ -279,6 +281,30 @@ class QueryRoutes:
         partitions = _partitions(request, spec, parameters)
         counts = await router.scatter(request, spec, partitions, here=here, there=there)
         return reply(CountAnswer(coding.store.name, sum(counts), is_exact))
+
+    @needs(Level.READ)
+    async def digests(self, request: web.Request) -> web.StreamResponse:
+        """Return the digests of a partition's rows, or the rows of some buckets, for `spark_replay watch`."""
+        spec, coding = self._store(request.match_info["store"])
+        Parameters(request, frozenset())
+        self._without_windows(coding, "its changelog has rows that the store may have dropped")
+        raw = await json_body(request)
+        body, router, took = digests_body(raw), self._router(), request[RESERVATION].take
+        if body.partition >= spec.partition_count:
+            raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
+
+        async def here(_: list[int]) -> web.StreamResponse:
+            return reply(await digests(router.reader, spec, coding.store.name, body, took=took))
+
+        async def there(address: str, theirs: list[int]) -> web.StreamResponse:
+            path, limits = f"{PREFIX}/{coding.store.name}/_digests", Limits(took=took)
+            answer = await router.workers.fetch(
+                "POST", address, path, body=raw, partitions=theirs, answer_s=EXACT_COUNT_S, limits=limits
+            )
+            return web.Response(body=answer, headers=JSON_HEADERS)
+
+        (answer,) = await router.scatter(request, spec, (body.partition,), here=here, there=there)
+        return answer
 
     @needs(Level.READ)
     async def ask(self, request: web.Request) -> web.StreamResponse:

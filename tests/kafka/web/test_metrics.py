@@ -17,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from actors._core.partitioner import partition_for
 from dev.kafka import free_port
+from spark_replay.cli.watch import METRICS
+from spark_replay.cli.watch import PREFIX as WATCH
 from tests.kafka.helpers import ROOT, WorkerProcess, eventually, make_topics, producing, send, unique
 
 RECORDS = 3_000
@@ -120,6 +122,7 @@ async def test_dashboard_and_alerts_use_what_there_is(watched: Watched):
     for family in parse_text(text):
         suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}.get(family.type, [""])
         known |= {family.name + suffix for suffix in suffixes}
+    known |= {WATCH + name for name in METRICS}
     rules = [rule for group in yaml.safe_load((OPS / "alerts.yaml").read_text())["groups"] for rule in group["rules"]]
     for rule in rules:
         if "record" in rule:

@@ -131,7 +131,7 @@ def test_invariants_beside_another_point(brokers: str, spark: SparkSession, clus
         [],
         ["--against", "a", "--against-as-of", "latest"],
         ["--against", "a", "--as-of", "offset:0=1"],
-        ["--against", "a", "--sample", "3"],
+        ["--against", "a", "--store", "s"],
         ["--live", "http://127.0.0.1:1"],
         ["--against", "a", "--put-if-absent"],
         ["--invariants", "--outputs", "a"],

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
+from actors.web.queries.digests import DigestsAnswer, StoredRow, _chosen, _summed, digests_body
 from spark_replay import LiveError, Workers, kafka, validate_live
 from spark_replay.cli import main
 from spark_replay.comparison import live
-from stores._core.record import METADATA_BYTES, Position, decode_metadata
+from stores._core.record import Position
 from tests.documents import block
 from tests.spark.damage import NEW, Worker, by, extend, named_log, two_owners, with_metadata
-from tests.spark.helpers import NOW_MS, PARTITIONS, Log, Transaction, home
+from tests.spark.helpers import NOW_MS, Log, Transaction, home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,16 +29,17 @@ if TYPE_CHECKING:
 DELETED = (by(NEW, 51, "deleted", "x"), by(NEW, 52, "deleted", None))
 OVER = by(NEW, 53, "over", "x", expires_at_ms=NOW_MS - 1)
 
+BUCKETS = 8
+
 
 class Server:
-    """Answers `_many` from a worker's stores, on a loop of its own."""
+    """Answers `_digests` from a worker's stores, on a loop of its own."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.busy = 0
+        self.most = BUCKETS
         self.stopped: int | None = None
-        self.asked: list[int] = []
-        self.in_partitions: list[int | None] = []
         self.answer: web.Response | None = None
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -48,7 +50,7 @@ class Server:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         app = web.Application()
-        app.router.add_post("/actors/{store}/_many", self._many)
+        app.router.add_post("/actors/{store}/_digests", self._digests)
         self._runner = web.AppRunner(app)
         self._loop.run_until_complete(self._runner.setup())
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -64,44 +66,27 @@ class Server:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    async def _many(self, request: web.Request) -> web.Response:
-        asked = await request.json()
-        assert (request.match_info["store"], asked["encoding"], asked["raw"]) == ("store", "base64", True)
+    async def _digests(self, request: web.Request) -> web.Response:
+        assert request.match_info["store"] == "store"
+        body = digests_body(await request.read())
         if self.busy:
             self.busy -= 1
             return web.json_response({"title": "moving"}, status=503, headers={"Retry-After": "0"})
         if self.answer is not None:
             return self.answer
-        if self.stopped in {home(base64.b64decode(key)) for key in asked["keys"]}:
+        if self.stopped == body.partition:
             problem = {"title": "The state can't be read now", "detail": f"partition {self.stopped} is stopped"}
             return web.json_response(problem, status=503, headers={"Retry-After": "0"})
-        self.asked.append(len(asked["keys"]))
-        self.in_partitions.append(asked.get("partition"))
-        results = [self._result(base64.b64decode(key), asked.get("partition")) for key in asked["keys"]]
-        positions = {}
-        for number, store in enumerate(self.worker.stores):
-            position = store.position()
-            assert position is not None
-            positions[str(number)] = {
-                "changelog_offset": position.changelog_offset,
-                "epoch": position.epoch,
-                "source_offset": position.source_offset,
-            }
-        return web.json_response({"store": "store", "results": results, "positions": positions})
-
-    def _result(self, key: bytes, partition: int | None) -> dict[str, object]:
-        partition = home(key) if partition is None else partition
-        raw = self.worker.stores[partition].get(key)
-        expires = 0 if raw is None else decode_metadata(raw).expires_at_ms
-        if raw is None or (expires and expires <= NOW_MS):
-            raw, expires = None, 0
-        value = None if raw is None else base64.b64encode(raw[METADATA_BYTES:]).decode()
-        return {
-            "key": base64.b64encode(key).decode(),
-            "value": value,
-            "partition": partition,
-            "expires_at_ms": expires or None,
-        }
+        store, rows, sums = self.worker.stores[body.partition], list[StoredRow](), [0] * (body.buckets or BUCKETS)
+        if len(body.rows) > self.most:
+            return web.json_response({"title": "The answer is too large"}, status=413)
+        if body.rows:
+            list(_chosen(rows, store.scan(), body, took=lambda _: None))
+        else:
+            list(_summed(sums, store.scan(), body.as_of_ms))
+        position = store.position()
+        assert position is not None
+        return web.Response(body=msgspec.json.encode(DigestsAnswer(position, [] if body.rows else sums, rows)))
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +113,6 @@ def test_live_workers(spark: SparkSession, brokers: str, log: Log, server: Serve
     server.busy = 2
     report = validate_live(source, workers, store="store")
     assert (report.mismatches, report.counts["equal"], report.keys) == (0, 40, 40)
-    assert server.asked == [42]
     assert report.against == f"live workers in http://127.0.0.1:1, {server.url}"
 
     since = by(NEW, 60, "fine-1", "since")
@@ -145,26 +129,25 @@ def test_live_workers(spark: SparkSession, brokers: str, log: Log, server: Serve
     server.worker.plant(home(b"fine-2"), b"fine-2", None)
     server.worker.plant(home(b"fine-3"), b"fine-3", by(NEW, 3, "fine-3", "flipped"))
     server.worker.plant(home(b"deleted"), b"deleted", DELETED[0])
+    server.worker.plant(home(b"extra"), b"extra", by(NEW, 9, "extra", "x"))
     report = validate_live(source, workers, store="store")
     named = {example.key: example.cause for examples in report.examples.values() for example in examples}
     assert named == {
         "fine-2": "committed_write_missing",
         "fine-3": "never_committed",
         "deleted": "deleted_key_back",
+        "extra": "never_committed",
     }
     workers.close()
 
 
-def test_a_sample_on_the_command_line(spark: SparkSession, brokers: str, log: Log, server: Server):
-    rest = ["validate", "--brokers", brokers, "--changelog", log.topic, "--store", "store"]
-    done = CliRunner().invoke(main, [*rest, "--live", server.url, "--sample", "7"])
+def test_workers_on_the_command_line(spark: SparkSession, brokers: str, log: Log, server: Server):
+    command = ["validate", "--brokers", brokers, "--changelog", log.topic, "--store", "store", "--live", server.url]
+    done = CliRunner().invoke(main, command)
     assert done.exit_code == 0, done.output
-    assert (server.asked, server.in_partitions) == ([7], [None])
-    done = CliRunner().invoke(main, [*rest, "--live", server.url, "--placement", "task"])
-    assert done.exit_code == 0, done.output
-    assert (sum(server.asked[1:]), sorted(server.in_partitions[1:])) == (42, list(range(PARTITIONS)))
+    assert json.loads(done.stdout)["records"] == len(log.records)
     server.answer = web.json_response({"title": "Unknown store", "detail": "there is no store"}, status=404)
-    done = CliRunner().invoke(main, [*rest, "--live", server.url])
+    done = CliRunner().invoke(main, command)
     assert done.exit_code == 2
     assert "answered 404: Unknown store: there is no store" in done.output
 
@@ -181,7 +164,9 @@ def test_a_partition_that_is_stopped_leaves_the_others_compared(
         1 for number in range(20) for name in ("fine", "anchor") if home(f"{name}-{number}".encode()) != server.stopped
     )
     assert json.loads(done.stdout)["equal"] == left > 0
-    reason = f"partition {server.stopped}: {server.url}/actors/store/_many answered 503: The state can't be read now: "
+    reason = (
+        f"partition {server.stopped}: {server.url}/actors/store/_digests answered 503: The state can't be read now: "
+    )
     assert f"not compared: {reason}partition {server.stopped} is stopped" in done.stderr
     assert f"1 of 3 partitions of {log.topic} couldn't be read and isn't compared: {server.stopped}" in done.stderr
     other = next(f"fine-{number}" for number in range(20) if home(f"fine-{number}".encode()) != server.stopped)
@@ -199,10 +184,10 @@ def test_the_example_of_the_page(spark: SparkSession, brokers: str, log: Log, se
 def test_answers_that_are_none(server: Server):
     workers = Workers([server.url])
     with pytest.raises(LiveError, match=r"no worker answers: http://127.0.0.1:1: "):
-        Workers(["http://127.0.0.1:1"]).many("store", [b"a"])
-    server.answer = web.json_response({"results": []})
+        Workers(["http://127.0.0.1:1"]).digests("store", 0, as_of_ms=0)
+    server.answer = web.json_response({"digests": []})
     with pytest.raises(LiveError, match="doesn't answer in the protocol"):
-        workers.many("store", [b"a"])
+        workers.digests("store", 0, as_of_ms=0)
     with pytest.raises(LiveError, match="takes the URL of a worker"):
         Workers([""])
     workers.close()

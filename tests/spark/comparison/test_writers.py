@@ -131,8 +131,8 @@ def test_a_foreign_record_at_the_end_of_an_idle_partition(world: World, tmp_path
     number, end = home(b"key-3"), world.source.describe().ends[home(b"key-3")]
     assert finding.by_partition == {number: 1}
     assert finding.examples == (
-        f"partition {number} offset {end - 1} key key-3 lies behind the position of a store that has the last commit "
-        f"of epoch {NEW} already",
+        f"partition {number} offset {end - 1} key key-3 value planted lies behind the position of a store that has "
+        f"the last commit of epoch {NEW} already",
     )
     # The log alone has no position: the record is in no transaction.
     assert why(find_foreign(world.source)).endswith(
@@ -160,7 +160,7 @@ def test_foreign_records_behind_a_worker_that_went_on(world: World, tmp_path: Pa
     world.commit(*planted)
     report = validate_exports(world.source, against=exports)
     assert violations(report) == {"writers": 3}
-    texts = [example.partition(" key ")[2].partition(" ")[2] for example in report.findings[0].examples]
+    texts = [example.partition(" value x ")[2] for example in report.findings[0].examples]
     assert texts == [
         f"is of epoch {NEW + 1}, and the partition's last owner has epoch {NEW}",
         f"is of epoch {NEW} and of input {COMMITTED}, which the group hasn't committed",

@@ -184,10 +184,9 @@ def test_a_password_in_a_url_is_refused(url: str) -> None:
 
 
 @needs(Level.READ)
-async def many(request: web.Request) -> web.Response:
-    keys = (await request.json())["keys"]
-    results = [{"key": key, "value": "MQ==", "partition": 0, "expires_at_ms": None} for key in keys]
-    return web.json_response({"results": results, "positions": {"0": POSITION}})
+async def digests(_: web.Request) -> web.Response:
+    position = {"source_offset": 1, "changelog_offset": 1, "wall_time_ms": 1, "epoch": 1, "changelog_id": "x"}
+    return web.json_response({"position": position, "digests": [7], "rows": []})
 
 
 @asynccontextmanager
@@ -198,7 +197,7 @@ async def asked_live(authority: Authority) -> AsyncIterator[str]:
     app = App("live", broker="kafka://127.0.0.1:1", query_tokens=[READ], **files)
     check_access(app)
     web_app, part = web.Application(), web.Application()
-    part.router.add_post("/{store}/_many", many)
+    part.router.add_post("/{store}/_digests", digests)
     protect(app, web_app, "/actors", part)
     server = TestServer(web_app, scheme="https")
     await server.start_server(ssl=app.conf.web_ssl_context)
@@ -231,11 +230,11 @@ async def test_a_validation_gets_into_workers_as_its_options_say(
         workers = Workers([url], token=live.token(), ssl=live.context(), timeout_s=10.0)
         try:
             if said is None:
-                (answer,) = await asyncio.to_thread(workers.many, "s", [b"k"])
-                assert answer.value == b"1"
+                answer = await asyncio.to_thread(workers.digests, "s", 0, as_of_ms=0)
+                assert answer.digests == [7]
             else:
                 with pytest.raises(LiveError, match=said) as failure:
-                    await asyncio.to_thread(workers.many, "s", [b"k"])
+                    await asyncio.to_thread(workers.digests, "s", 0, as_of_ms=0)
                 assert READ not in str(failure.value)
         finally:
             workers.close()

@@ -185,8 +185,25 @@ class Case:
     fires: tuple[str, ...] = ()
 
 
+def compared(since: int) -> str:
+    """The time of the last comparison, which there is each minute up to a time."""
+    return f"0+60x{since} {since * 60}x{LAST}"
+
+
 CASES: dict[str, Case] = {
     "all is well": Case(well, 120),
+    "a key differs": Case(lambda: well().put("watch_mismatches", f"0x10 1x{LAST}", store="s"), 11, ("StateDiffers",)),
+    "a key differed": Case(lambda: well().put("watch_mismatches", f"0x10 1x2 0x{LAST}", store="s"), 14),
+    "no answer of a partition": Case(
+        lambda: well().put("watch_unanswered_partitions", f"0x10 1x{LAST}", store="s"), 27, ("WatchSilent",)
+    ),
+    "a partition that moves": Case(
+        lambda: well().put("watch_unanswered_partitions", f"0x10 1x3 0x{LAST}", store="s"), 27
+    ),
+    "watch ends": Case(
+        lambda: well().put("watch_compared_timestamp_seconds", compared(10), store="s"), 42, ("WatchSilent",)
+    ),
+    "watch restarts": Case(lambda: well().put("watch_compared_timestamp_seconds", compared(10), store="s"), 20),
     "an app dies beside another": Case(lambda: well().dies(10, is_gone=True), 17, ("NoWorker",)),
     "it is dead for hours": Case(lambda: well().dies(10, is_gone=True), 230, ("NoWorker",)),
     "it restarts": Case(lambda: well().dies(10, is_gone=True), 14),

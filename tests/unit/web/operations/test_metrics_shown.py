@@ -15,6 +15,8 @@ from actors.runtime.meters import QueryMeters
 from actors.runtime.observe.status import STILL_MS, BrokersStatus, WorkerStatus
 from actors.runtime.replicas.standby_state import Role
 from actors.web.metrics import PREFIX, families
+from spark_replay.cli.watch import METRICS
+from spark_replay.cli.watch import PREFIX as WATCH
 from tests.browser.statuses import NOW_MS, copy, seen, task
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -51,7 +53,8 @@ def samples(of: WorkerStatus) -> dict[tuple[str, tuple[str, ...]], float]:
 def names() -> set[str]:
     """Give the names of all samples that there can be."""
     suffixes = {"counter": ["_total"], "histogram": ["_bucket", "_count", "_sum"]}
-    return {family.name + end for family in families(status()) for end in suffixes.get(family.type, [""])}
+    of_workers = {family.name + end for family in families(status()) for end in suffixes.get(family.type, [""])}
+    return of_workers | {WATCH + name for name in METRICS}
 
 
 def expressions() -> tuple[list[str], list[str]]:
@@ -109,7 +112,7 @@ def test_the_page_has_all_metrics_and_no_others() -> None:
     rows = re.findall(r"^\| (`[a-z].*?) \|", (DOCS / "reference" / "metrics.md").read_text(), re.MULTILINE)
     told = {PREFIX + name for row in rows for name in re.findall(r"`(\w+)`", row)}
     there = {family.name + ("_total" if family.type == "counter" else "") for family in families(status())}
-    assert told == there
+    assert told == there | {WATCH + name for name in METRICS}
 
 
 def test_labels_are_names_of_the_app_and_fixed_words() -> None:

@@ -413,15 +413,3 @@ async def test_the_client_asks_for_the_rest_of_many_keys() -> None:
         async with StateClient([f"http://127.0.0.1:{there.app.conf.web_port}"], follow_owners=False) as client:
             found = await client.get_many("words", [*LARGE, "nobody", "ada"])
         assert {key: len(value) for key, value in found.items()} == {**dict.fromkeys(LARGE, VALUE_BYTES), "ada": 3}
-
-
-async def test_a_live_validation_asks_for_the_rest_of_many_keys() -> None:
-    from spark_replay.comparison.live import Workers
-
-    async with asking() as (there, _):
-        workers = Workers([f"http://127.0.0.1:{there.app.conf.web_port}"])
-        keys = [key.encode() for key in (*LARGE, "nobody", "ada")]
-        found = await asyncio.to_thread(workers.many, "words", keys)
-        workers.close()
-        assert [answer.key for answer in found] == keys
-        assert [len(answer.value or b"") for answer in found] == [VALUE_BYTES] * len(LARGE) + [0, 3]
