@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -123,7 +123,12 @@ class Part:
         self.down(delete=True)
 
     def kill(self) -> None:
-        """Kill the process (SIGKILL) and wait until it is gone."""
+        """Kill the process and its children (SIGKILL) and wait until it is gone."""
+        # stopped, it starts no more of them and waits for none, so that their pids stay theirs
+        with suppress(FileNotFoundError, ProcessLookupError):
+            self.process.send(signal.SIGSTOP)
+            for child in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
         self.process.send(signal.SIGKILL)
         if not self.process.wait(_KILL_TIMEOUT_S):
             raise PartError(f"{self.folder.name}: process {self.process.pid} still runs after SIGKILL")

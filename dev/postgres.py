@@ -64,10 +64,11 @@ def up(folder: Path) -> Part:
         if not data.exists():
             _make(data, tools)
         settings = [word for key, value in (_SETTINGS | {"port": port}).items() for word in ("-c", f"{key}={value}")]
-        probe = [str(tools / "pg_isready"), "-q", "-h", HOST, "-p", port]
+        address = f"postgresql://postgres@{HOST}:{port}/postgres"
+        probe = [str(tools / "pg_isready"), "-q", "-d", address]
         return Part.start(
             folder,
-            f"postgresql://postgres@{HOST}:{port}/postgres",
+            address,
             [*_as_a_user(), str(tools / "postgres"), "-D", str(data), *settings],
             ready=lambda: subprocess.run(probe, check=False).returncode == 0,
             stop_signal=signal.SIGINT,  # SIGTERM waits for all clients

@@ -36,7 +36,8 @@ def up(folder: Path) -> Part:
             # its second server would listen on all addresses
             "quarkus.management.host": HOST,
             "quarkus.management.port": str(free_port()),
-            "apicurio.datasource.url": f"jdbc:h2:file:{folder}/schemas",
+            # without a delay a kill loses what was answered
+            "apicurio.datasource.url": f"jdbc:h2:file:{folder}/schemas;WRITE_DELAY=0",
             # 20 connections by default, which are opened before it answers
             "apicurio.datasource.jdbc.initial-size": "2",
             "apicurio.datasource.jdbc.min-size": "2",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from dev import connect as kafka_connect
 from dev import postgres as postgresql
@@ -82,7 +83,9 @@ async def test_a_killed_connect_goes_on_where_it_was(brokers: str, postgres: str
         await streaming(connect, prefix, database)
         connect.kill()
         postgresql.run_sql(database, "insert into numbers values (2)")
-        assert kafka_connect.up(tmp_path / "connect", brokers).address == connect.address
+        command = ["up", "--dir", str(tmp_path / "connect"), "--broker", brokers, "--postgres", database]
+        done = CliRunner().invoke(kafka_connect.main, [*command, "--prefix", prefix])
+        assert (done.exit_code, done.output) == (0, f"{connect.address}\n")
         await streaming(connect, prefix, database)
         postgresql.run_sql(database, "insert into numbers values (3)")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -48,6 +50,18 @@ def test_a_part_keeps_its_address_and_ends_for_good(tmp_path: Path) -> None:
         again.down()
     assert not folder.exists()
     assert Part.open(folder) is None
+
+
+def test_a_killed_part_leaves_no_children(tmp_path: Path) -> None:
+    program = f"import subprocess\nsubprocess.Popen(['sleep', '1000'])\n{SERVER}"
+    with up(tmp_path / "server", (sys.executable, "-c", program)) as started:
+        pid = started.process.pid
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        pidfd = os.pidfd_open(int(child))
+        started.kill()
+        # a pidfd is readable when its process has ended
+        assert select.select([pidfd], [], [], 10)[0] == [pidfd]
+        os.close(pidfd)
 
 
 def test_what_ends_while_starting_is_an_error_with_the_end_of_its_log(tmp_path: Path) -> None:
