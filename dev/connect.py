@@ -60,12 +60,15 @@ def up(folder: Path, brokers: str) -> Part:
         version = kafka_version()
         jars = jars_of([f"org.apache.kafka:connect-runtime:{version}", *LOGGING], f"kafka-connect-{version}")
         flags = (*QUICK_START, "-Xmx512m", f"-Dlog4j2.configurationFile={TOOLS_LOG}")
-        connectors = map(str, sorted(_connectors(folder).glob("*.json")))
+        connectors = sorted(_connectors(folder).glob("*.json"))
         return Part.start(
             folder,
             state,
-            [java(), *flags, "-cp", f"{jars}/*", _MAIN, str(properties), *connectors],
-            ready=lambda: parts.answers(f"{state}/connectors"),
+            [java(), *flags, "-cp", f"{jars}/*", _MAIN, str(properties), *map(str, connectors)],
+            # it answers before they are there; one that is added a second time at that moment ends it
+            ready=lambda: all(
+                parts.answers(f"{state}/connectors/{name}") for name in ("", *(path.stem for path in connectors))
+            ),
         )
 
 
@@ -104,10 +107,13 @@ def follow(
         PartError: Kafka Connect refuses it.
     """
     config = {**config_of(prefix, database, value_format, registry), **(settings or {})}
+    file = _connectors(connect.folder) / f"{prefix}.json"
+    text = json.dumps({"name": prefix, "config": config}, indent=1)
+    if file.exists() and file.read_text() == text:
+        return
     _request(f"{connect.address}/connectors/{prefix}/config", config)
-    folder = _connectors(connect.folder)
-    folder.mkdir(exist_ok=True)
-    replace_text(folder / f"{prefix}.json", json.dumps({"name": prefix, "config": config}, indent=1))
+    file.parent.mkdir(exist_ok=True)
+    replace_text(file, text)
 
 
 def config_of(prefix: str, database: str, value_format: Format, registry: str) -> dict[str, str]:
