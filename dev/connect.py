@@ -10,6 +10,7 @@ from typing import Literal
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
+from zipfile import ZipFile
 
 import click
 
@@ -23,6 +24,7 @@ Format = Literal["json", "json-schema", "avro"]
 _DEBEZIUM = ("io.debezium", "debezium-connector-postgres", "3.7.0.Final", "plugin")
 # the newest converter of Maven Central whose parts are all there; it calls the registry by its API of version 2
 _AVRO = ("io.apicurio:apicurio-registry-utils-converter:2.6.13.Final", "apicurio-connect-converter-2.6.13")
+_AVRO_CONVERTER = "io.apicurio.registry.utils.converter.AvroConverter"
 _MAIN = "org.apache.kafka.connect.cli.ConnectStandalone"
 _REQUEST_TIMEOUT_S = 60.0
 
@@ -53,7 +55,7 @@ def up(folder: Path, brokers: str) -> Part:
             "key.converter": "org.apache.kafka.connect.json.JsonConverter",
             "value.converter": "org.apache.kafka.connect.json.JsonConverter",
             "plugin.path": str(folder / "plugins"),
-            "plugin.discovery": "only_scan",  # the converter has no manifest
+            "plugin.discovery": "service_load",  # looking at all classes takes seconds
         }
         properties = folder / "worker.properties"
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
@@ -82,6 +84,9 @@ def _link_plugins(folder: Path) -> None:
         for jar in plugin.glob("*.jar"):
             if not jar.name.startswith(("connect-", "kafka-clients-", "slf4j-")):
                 (target / jar.name).symlink_to(jar.resolve())
+    # the manifest that the converter lacks
+    with ZipFile(folder / avro.name / "manifest.jar", "w") as manifest:
+        manifest.writestr("META-INF/services/org.apache.kafka.connect.storage.Converter", f"{_AVRO_CONVERTER}\n")
 
 
 def follow(
@@ -165,7 +170,7 @@ def _converters(value_format: Format, registry: str) -> dict[str, str]:
         if not registry:
             raise PartError("Avro needs the address of a registry")
         converter = {
-            "converter": "io.apicurio.registry.utils.converter.AvroConverter",
+            "converter": _AVRO_CONVERTER,
             "converter.apicurio.registry.url": f"{registry.partition('/apis/')[0]}/apis/registry/v2",
             "converter.apicurio.registry.auto-register": "true",
             "converter.apicurio.registry.find-latest": "true",
