@@ -27,6 +27,7 @@ LONGEST = (
     "tests/kafka/runtime/test_exactly_once.py",
     "tests/kafka/cli/test_dev.py",
     "tests/equivalence/",
+    "tests/formats/test_debezium.py",
     "tests/kafka/runtime/test_bad_input.py",
     "tests/browser/test_dashboard_pages.py",
     "tests/kafka/cli/test_reset.py",

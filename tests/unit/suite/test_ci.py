@@ -12,6 +12,7 @@ import pytest
 from tests.kafka.forked import ROOT
 
 SAYS = '#!/bin/sh\necho "$(basename "$0") $* CI=$CI" >> "$CALLS"\n'
+ALL = ("chromium", "pg_ctlcluster", "promtool")
 ROOTS, USERS = "#!/bin/sh\necho 0\n", "#!/bin/sh\necho 1000\n"
 
 
@@ -34,7 +35,7 @@ def calls(folder: Path, *there: str, user: str = ROOTS, fails: str = "") -> tupl
 
 
 def test_what_is_there_needs_no_root_and_no_network(tmp_path: Path) -> None:
-    code, said = calls(tmp_path, "chromium", "promtool", user=USERS)
+    code, said = calls(tmp_path, *ALL, user=USERS)
     assert (code, said) == (0, ["make test CI=true", "make bench-guard CI=true"])
 
 
@@ -44,7 +45,9 @@ def test_what_is_missing_is_installed_before_the_tests(tmp_path: Path, user: str
     assert code == 0
     assert said[0].startswith(first)
     assert "install -q -y --no-install-recommends chromium" in said[1]
-    assert said[2:] == ["make promtool CI=true", "make test CI=true", "make bench-guard CI=true"]
+    assert said[2].startswith(first)
+    assert "install -q -y --no-install-recommends postgresql" in said[3]
+    assert said[4:] == ["make promtool CI=true", "make test CI=true", "make bench-guard CI=true"]
 
 
 @pytest.mark.parametrize("fails", ["update", "promtool", "test"])
@@ -55,5 +58,5 @@ def test_a_step_that_fails_ends_it_with_an_error(tmp_path: Path, fails: str) -> 
 
 
 def test_a_benchmark_that_fails_is_no_error(tmp_path: Path) -> None:
-    code, said = calls(tmp_path, "chromium", "promtool", fails="bench-guard")
+    code, said = calls(tmp_path, *ALL, fails="bench-guard")
     assert (code, said[-1]) == (0, "make bench-guard CI=true")
