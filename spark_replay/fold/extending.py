@@ -176,7 +176,7 @@ class Base:
                     "start"
                 )
 
-    def require_deletes_kept(self, source: Source, settled: Settled) -> None:
+    def require_deletes_kept(self, source: Source, topic: Topic) -> None:
         """Check that compaction can't have taken a tombstone that was written since the rebuild.
 
         Raises:
@@ -185,13 +185,13 @@ class Base:
         if source.live is None:
             return
         # an archive warns of its own age
-        joints = settled.topic.joints or (0,) * settled.topic.partition_count
-        later = zip(self.ends, joints, settled.topic.ends, strict=True)
+        joints = topic.joints or (0,) * topic.partition_count
+        later = zip(self.ends, joints, topic.ends, strict=True)
         if not any(offset >= joint and end > offset for offset, joint, end in later):
             return
         if not source.live.keeps_deletes((now_ms() - self.rebuilt.made_ms) / 1000):
             raise ReadError(
-                f"the rebuild in {self.folder} is older than the delete.retention.ms of {settled.topic.name}: keys "
+                f"the rebuild in {self.folder} is older than the delete.retention.ms of {topic.name}: keys "
                 "that were deleted since may be without a tombstone. Rebuild from the start"
             )
 

@@ -225,7 +225,7 @@ class _Run:
             return None
         windows = windows.or_else(held_windows(base.rows(self.source.spark), settled.topic))
         extension = extend(base, settled, windows, to, codecs=self.codecs)
-        base.require_deletes_kept(self.source, settled)
+        base.require_deletes_kept(self.source, settled.topic)
         return self._result(
             replace(settled, topic=replace(settled.topic, starts=base.starts)),
             counts,
