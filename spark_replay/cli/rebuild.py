@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_replay.cli.options import (
     Given,
-    LocalFolder,
+    Place,
     failing,
     running,
     source_options,
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 @click.option(
     "--to",
     required=True,
-    type=LocalFolder(),
+    type=Place(),
     metavar="DIR",
-    help="The folder to write to.",
+    help="The folder to write to, or a URI such as s3a://bucket/rebuilt.",
 )
 @click.option(
     "--as-of",
@@ -52,13 +51,13 @@ if TYPE_CHECKING:
 @click.option(
     "--from",
     "base",
-    type=LocalFolder(),
+    type=Place(),
     metavar="DIR",
     help="An earlier rebuild, which may be that in --to: only what the log has behind it is read.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing rebuild.")
 def rebuild(
-    to: Path, as_of: str, app: str | None, file_format: str, base: Path | None, overwrite: bool, **options: Any
+    to: str, as_of: str, app: str | None, file_format: str, base: str | None, overwrite: bool, **options: Any
 ) -> Outcome:
     """Write the state that a changelog stands for at a point.
 
@@ -83,12 +82,9 @@ def rebuild(
         from spark_replay.fold.points import AsOf
 
         point = AsOf.parse(as_of)
-    with running(shared.with_delta() if file_format == "delta" else shared) as run:
+    with running(shared.with_delta() if file_format == "delta" else shared, to, base) as run:
         from spark_replay.fold.rebuild import write_rebuild
-        from spark_replay.fold.rebuilt import SUMMARY
-        from spark_replay.sources.staging import require_replaceable
 
-        require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
         source = run.source()
         with run.progress(f"rebuild {source.topic}"):
             done = write_rebuild(

@@ -26,7 +26,7 @@ from spark_replay.fold.rebuilt import SUMMARY, read_rebuild, read_summary
 from spark_replay.session import first_line
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import store_of
-from spark_replay.sources.staging import local_folder
+from spark_replay.sources.folders import Folder
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
 
 if TYPE_CHECKING:
@@ -70,45 +70,44 @@ def kind_of(folder: Path) -> str:
 
 @contextmanager
 def open_side(
-    folder: str | Path, topic: Topic, *, placement: str = "key", progress: Callable[[int, int], None] | None = None
+    folder: Folder | Path, topic: Topic, *, placement: str = "key", progress: Callable[[int, int], None] | None = None
 ) -> Iterator[Held]:
     """Return what a folder holds; a data folder's copy goes away with the block.
 
     Args:
-        folder: The folder, a path or a `file://` URI.
+        folder: The folder; in object storage it has a rebuild.
         topic: The changelog.
         placement: Where a data folder's keys live, `key` or `task`: exports state it themselves.
         progress: Called with a partition, and how many keys of it were copied from a data folder.
 
     Raises:
         ExportError: It can't be read, or isn't of this changelog.
-        TargetError: It is a URI of another file system.
         ToolMissingError: It is a data folder, and rocksdict isn't installed.
         ReadError: It is a rebuild that can't be read.
     """
-    folder = local_folder(folder)
-    kind = kind_of(folder)
-    if kind == EXPORTS:
-        yield find_exports(folder, topic.name).held(folder)
-    elif kind == REBUILD:
+    local = folder if isinstance(folder, Path) else folder.local
+    kind = REBUILD if local is None else kind_of(local)
+    if kind == REBUILD or local is None:
         yield held_rebuild(folder, topic, placement=placement)
+    elif kind == EXPORTS:
+        yield find_exports(local, topic.name).held(local)
     else:
         with tempfile.TemporaryDirectory(prefix="spark-replay-") as copy:
             damaged = export_folders(
-                find_folders(folder),
+                find_folders(local),
                 Path(copy),
                 changelog=topic.name,
                 placement=placement,
                 partition_count=topic.partition_count,
                 progress=progress,
             )
-            side = find_exports(Path(copy), topic.name).held(folder, WORKERS).without(damaged)
+            side = find_exports(Path(copy), topic.name).held(local, WORKERS).without(damaged)
             if not side.parts and damaged:
                 raise ExportError(next(iter(damaged.values())))
             yield side
 
 
-def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
+def held_rebuild(folder: Folder | Path, topic: Topic, *, placement: str = "key") -> Held:
     """Return a rebuild as what is compared with a log.
 
     Raises:
@@ -133,7 +132,7 @@ def held_rebuild(folder: Path, topic: Topic, *, placement: str = "key") -> Held:
 
     def read(spark: SparkSession) -> DataFrame:
         names = ("key", "value", "source_offset", "epoch", "expires_at_ms", "input")
-        return read_rebuild(spark, folder).select("partition", F.col("partition").alias("claimed"), *names)
+        return read_rebuild(spark, str(folder)).select("partition", F.col("partition").alias("claimed"), *names)
 
     return Held(
         kind=REBUILD,

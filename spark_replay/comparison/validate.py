@@ -53,6 +53,7 @@ from spark_replay.fold.windows import NO_WINDOWS, WindowLog, folded_windows, hel
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
+from spark_replay.sources.folders import Folder
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:
@@ -70,14 +71,14 @@ def validate_exports(
     placement: str = "key",
     invariants: Asked | None = None,
     progress: Callable[[int, int], None] | None = None,
-    base: Path | None = None,
+    base: str | Path | None = None,
 ) -> Report:
     """Compare what workers hold with their changelog.
 
     Args:
         source: The changelog, as `kafka(...)` or `archive(...)` returns it.
-        against: The folder that the workers exported to, or in which their data folders are, or a rebuild; a path or a
-            `file://` URI.
+        against: The folder that the workers exported to, or in which their data folders are, or a rebuild; a path, or a
+            URI, of object storage for a rebuild.
         placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
             `task`; exports state it themselves.
         invariants: What to check of the log besides, with the placement that is held; None: nothing.
@@ -96,11 +97,12 @@ def validate_exports(
     """
     started = time.monotonic()
     described = source.describe()
-    earlier = None if base is None else Base.of(base)
+    earlier = None if base is None else Base.of(Folder(source.spark, base, ReadError))
     if earlier is not None:
         earlier.require_of(described)
         require_sound(earlier.folder, earlier.rebuilt)
-    with open_side(against, described, placement=placement, progress=progress) as opened:
+    side = Folder(source.spark, against, ReadError)
+    with open_side(side, described, placement=placement, progress=progress) as opened:
         # a worker that goes on writing while its folder is read is ahead of what was asked for before
         described = source.describe()
         state = comparable(opened, described)
@@ -206,7 +208,9 @@ def explain_exports(source: Source, *, against: str | Path, placement: str = "ke
 
 
 def _opened(source: Source, against: str | Path, placement: str) -> tuple[Topic, Held]:
-    state = _open.enter_context(open_side(against, source.describe(), placement=placement))
+    state = _open.enter_context(
+        open_side(Folder(source.spark, against, ReadError), source.describe(), placement=placement)
+    )
     topic = source.describe()
     return topic, comparable(state, topic)
 
@@ -302,7 +306,7 @@ def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
 
 
 def _judged_since(base: Base, source: Source, topic: Topic, held: Held) -> _Judged:
-    kept, state = (_answered(rows, held) for rows in (held.read(source.spark), base.rows(source.spark)))
+    kept, state = (_answered(rows, held) for rows in (held.read(source.spark), base.rows()))
     # a worker's position is behind its last record, a rebuild's behind the marker that ends the transaction
     point = base.reached(topic, held_point(topic, held))
     base.require_before(topic, point)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_replay.errors import ToolMissingError
@@ -19,6 +18,12 @@ DELTA_SETTINGS = {
 """Spark settings for writing Delta, besides the jars."""
 VERIFIED = {"parquet.page.verify-checksum.enabled": "true"}
 """Options of a reader that compares the checksums that Parquet's pages are written with."""
+WRITING = {
+    # a file of a task that fails has the name of its repetition
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""Options of a writer that leaves no more than files, by no more renames than one."""
 _DELTA = "io.delta:delta-spark_{minor}_2.13:4.4.0"
 """Each minor release of Spark has an artifact of its own."""
 
@@ -47,14 +52,14 @@ def delta_package(spark_version: str) -> str:
     return _DELTA.format(minor=minor_release(spark_version))
 
 
-def write_files(frame: DataFrame, folder: Path, file_format: str) -> None:
+def write_files(frame: DataFrame, uri: str, file_format: str) -> None:
     """Write rows below `partition=…` folders."""
-    frame.write.format(file_format).partitionBy("partition").save(f"file://{folder}")
+    frame.write.format(file_format).options(**WRITING).partitionBy("partition").save(uri)
 
 
-def read_files(spark: SparkSession, folder: Path, file_format: str, columns: str) -> DataFrame:
+def read_files(spark: SparkSession, uri: str, file_format: str, columns: str) -> DataFrame:
     """Read what `write_files` wrote, also if it was no row at all."""
     reader = spark.read.format(file_format).options(**VERIFIED)
     # of Parquet without rows there is no file that would tell the columns
     reader = reader.schema(columns) if file_format == "parquet" else reader
-    return reader.load(f"file://{folder.absolute()}")
+    return reader.load(uri)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.s3 import has_s3a_jars
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -20,6 +22,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.filterwarnings(_PYSPARK_WARNING))
+
+
+def _needs_s3a(item: pytest.Item) -> bool:
+    # its jars have 560 MB: they are fetched for the nightly tests, and others run where they are
+    is_wanted = item.get_closest_marker("nightly") is not None or has_s3a_jars()
+    return "object_storage" in item.path.stem and is_wanted
 
 
 @pytest.fixture(scope="session")
@@ -45,8 +53,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             # that code is thrown away and compiled again
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m",
         },
-        # its jars have 560 MB
-        s3a=any(item.path.stem == "test_object_storage" for item in request.session.items),
+        s3a=any(_needs_s3a(item) for item in request.session.items),
         log=tmp_path_factory.mktemp("spark") / "spark.log",
     )
     yield session
