@@ -181,10 +181,7 @@ def html_option(command: _Command) -> _Command:
 
 
 def require_writable(html_file: str | None, *, is_local: bool) -> None:
-    """Check before a long run that its page can be made and written; errors are printed as by `failing`.
-
-    Before there is a session a page on this machine, else one in object storage.
-    """
+    """Check before a long run that its page can be written, if it `is_local` or not; errors as of `failing`."""
     if html_file is not None and (local_folder(html_file) is not None) == is_local:
         with failing():
             from spark_replay.report.html import require_page

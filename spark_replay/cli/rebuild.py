@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.options import (
-    Given,
-    Place,
-    failing,
-    running,
-    source_options,
-)
+from spark_replay.cli.options import Given, Place, failing, running, source_options
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 from spark_replay.session import require_pyspark
@@ -27,11 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @source_options
 @click.option(
-    "--to",
-    required=True,
-    type=Place(),
-    metavar="DIR",
-    help="The folder to write to, or a URI such as s3a://bucket/rebuilt.",
+    "--to", required=True, type=Place(), metavar="DIR", help="The folder to write to, or s3a://bucket/folder."
 )
 @click.option(
     "--as-of",

@@ -20,8 +20,8 @@ from spark_replay.printing import say
     required=True,
     type=Place(),
     metavar="DIR",
-    help="The snapshot is written to DIR/STORE. Driver, executors and workers have to reach DIR. Or a URI such as "
-    "s3a://bucket/snapshots.",
+    help="The snapshot is written to DIR/STORE: a folder that driver, executors and workers reach, or "
+    "s3a://bucket/folder.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing snapshot of the store.")
 def snapshot(app: str, to: str, overwrite: bool, **options: Any) -> Outcome:

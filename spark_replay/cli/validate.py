@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     "--against",
     type=Place(),
     metavar="DIR",
-    help="What `state export` wrote, or a worker's data folder (-D; one may lie beside the other), or a rebuild, also "
-    "by a URI such as s3a://bucket/rebuilt.",
+    help="What `state export` wrote, or a worker's data folder (-D; one may lie beside the other), or a rebuild, which "
+    "may be s3a://bucket/folder.",
 )
 @click.option("--live", metavar="URL,…", help="Running workers, asked through their query API.")
 @live_options

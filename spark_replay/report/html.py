@@ -68,8 +68,7 @@ def require_page(where: str | Path) -> None:
         return
     except OSError as error:
         raise TargetError(f"{file} can't be written: {error.strerror}") from error
-    if head:
-        _require_generated(head.decode(errors="replace"), file)
+    _require_generated(head.decode(errors="replace"), file)
 
 
 def write_page(where: str | Path, page: str) -> None:
@@ -98,13 +97,12 @@ def _stored(where: str | Path) -> tuple[Folder, str, str | None]:
     parent, _, name = str(where).rpartition("/")
     folder = Folder(SparkSession.active(), parent, TargetError)
     version = folder.version(name)
-    if version is not None:
-        _require_generated(folder.text(name)[:_HEAD_BYTES], where)
+    _require_generated("" if version is None else folder.text(name)[:_HEAD_BYTES], where)
     return folder, name, version
 
 
 def _require_generated(head: str, where: object) -> None:
-    if f'content="{GENERATOR}"' not in head:
+    if head and f'content="{GENERATOR}"' not in head:
         raise TargetError(f"{where} exists and is no report: not overwritten, choose another file")
 
 

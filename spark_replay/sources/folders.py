@@ -106,10 +106,9 @@ class Folder:
         """Copy the files of a local folder into a folder in it."""
         for file in sorted(folder.iterdir()):
             with self._telling(f"{name}/{file.name}") as (path, files):
-                source = self._jvm.org.apache.hadoop.fs.Path(file.as_uri())
-                origin = source.getFileSystem(self._settings)
                 # by the client that Spark writes with, unlike copyFromLocalFile
-                self._jvm.org.apache.hadoop.fs.FileUtil.copy(origin, source, files, path, False, True, self._settings)
+                hadoop, java = self._jvm.org.apache.hadoop.fs, self._jvm.java.io
+                hadoop.FileUtil.copy(java.File(str(file)), files, path, False, self._settings)
 
     def create(self, name: str, text: str, *, over: str | None = None) -> bool:
         """Write a new file, whole or not at all; return False if there is one of that name.
