@@ -30,7 +30,6 @@ from spark_replay.errors import LogTooShortError, TargetError, UnknownTopicError
 from spark_replay.fold.points import now_ms
 from spark_replay.session import require_classic
 from spark_replay.sources.archives.archive import TOLD_FILES
-from spark_replay.sources.archives.folders import Folder
 from spark_replay.sources.archives.ledger import Ledger, Read, escaped_deletes
 from spark_replay.sources.archives.manifest import (
     FILES,
@@ -47,6 +46,8 @@ from spark_replay.sources.archives.manifest import (
 from spark_replay.sources.archives.verification import digests_of, file_name, read_parquet, require_sound
 from spark_replay.sources.brokers.topic import Topic, asking, describe_topic, retention_of
 from spark_replay.sources.digests import SHARED
+from spark_replay.sources.folders import Folder
+from spark_replay.sources.formats import WRITING
 from spark_replay.sources.kafka import read_topics
 from spark_replay.sources.reading import reading
 from stores._files import make_folder, open_private, tighten, tighten_tree
@@ -63,11 +64,6 @@ _MANY_FILES = 30
 """A continuous run compacts when a partition has so many small files."""
 _KEEP_MS = 86_400_000
 """How long files that a compaction replaced stay for readers that began before it."""
-_WRITING = {
-    # a file of a task that fails has the name of its repetition
-    "mapreduce.fileoutputcommitter.algorithm.version": "2",
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +272,7 @@ class _Run:
         """Write rows to a new folder; return how many."""
         counted = Observation()
         rows = rows.observe(counted, F.count(F.lit(1)).alias("records"))
-        rows.write.options(**_WRITING).parquet(f"{self._folder.uri}/{name}")
+        rows.write.options(**WRITING).parquet(f"{self._folder.uri}/{name}")
         return int(counted.get["records"])
 
     def _written(self, attempt: str, records: int) -> list[ArchiveFile]:

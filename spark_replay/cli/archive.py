@@ -12,12 +12,7 @@ from typing import Any
 
 import click
 
-from spark_replay.cli.options import (
-    Given,
-    Place,
-    running,
-    spark_options,
-)
+from spark_replay.cli.options import Given, Place, running, spark_options
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 
@@ -61,13 +56,7 @@ class Pattern(click.ParamType):
     metavar="REGEX",
     help="Archive all topics whose whole name matches, also those that are created later.",
 )
-@click.option(
-    "--to",
-    required=True,
-    type=Place(),
-    metavar="DIR",
-    help="The archive: a folder, or a URI such as s3a://bucket/archive.",
-)
+@click.option("--to", required=True, type=Place(), metavar="DIR", help="The archive: a folder, or s3a://bucket/folder.")
 @click.option("--once", is_flag=True, help="Exit when everything is archived that was committed at the start.")
 @click.option(
     "--every", "every_ms", type=Interval(), metavar="TIME", help="Keep running, with a batch every 60s, 5m or 1h."

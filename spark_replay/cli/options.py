@@ -17,7 +17,7 @@ from rich.console import Console
 from spark_replay.errors import ReplayError
 from spark_replay.session import require_pyspark, spark_session
 from spark_replay.sources.brokers.topic import require_reachable
-from spark_replay.sources.staging import is_local, local_folder, table_format
+from spark_replay.sources.staging import local_folder, table_format
 from stores._core.printable import printable
 
 if TYPE_CHECKING:
@@ -31,36 +31,16 @@ POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebu
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class LocalFolder(click.ParamType):
-    """A folder, by its path or a `file://` URI; other URIs aren't supported."""
-
-    name = "folder"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path of a folder."""
-        try:
-            return local_folder(value)
-        except ReplayError as error:
-            raise Failure(f"{param.opts[0] if param else self.name}: {error}") from error
-
-
-class Rebuild(LocalFolder):
-    """A rebuild's folder, or a table: `delta:PATH`, `iceberg:CATALOG.TABLE`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path of a folder, or a table as it is."""
-        return str(value) if table_format(value) else super().convert(value, param, ctx)
-
-
 class Place(click.ParamType):
-    """A folder, by its path or a URI that Spark reads and writes."""
+    """A folder, by its path or a URI that Spark reads and writes; or a table, `delta:PATH`, `iceberg:CATALOG.TABLE`."""
 
     name = "folder"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Check its scheme."""
         try:
-            is_local(value)
+            if not table_format(value):
+                local_folder(value)
         except ReplayError as error:
             raise Failure(f"{param.opts[0] if param else ''}: {error}") from error
         return str(value)
@@ -191,14 +171,13 @@ def log_options(command: _Command, *, several: bool = False, required: bool = Tr
 
 def html_option(command: _Command) -> _Command:
     """Add `--html`."""
-    text = "Write the report as a page here: one file, for any browser, without network. An earlier page is replaced."
-    kind = click.Path(path_type=Path, dir_okay=False)
-    return click.option("--html", "html_file", type=kind, metavar="FILE", help=text)(command)
+    text = "Write the report as a page here, a path or a URI: one file, for any browser. An earlier page is replaced."
+    return click.option("--html", "html_file", type=Place(), metavar="FILE", help=text)(command)
 
 
-def require_writable(html_file: Path | None) -> None:
-    """Check before a long run that its page can be made and written; errors are printed as by `failing`."""
-    if html_file is not None:
+def require_writable(html_file: str | None, *, is_local: bool) -> None:
+    """Check before a long run that its page can be written, if it `is_local` or not; errors as of `failing`."""
+    if html_file is not None and (local_folder(html_file) is not None) == is_local:
         with failing():
             from spark_replay.report.html import require_page
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
 
-from spark_replay.cli.options import POINT, Given, LocalFolder, Pair, running, source_options
+from spark_replay.cli.options import POINT, Given, Pair, Place, running, source_options
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 
@@ -34,7 +33,7 @@ from spark_replay.printing import say
 @click.option("--partitions", type=click.IntRange(1), help="Those of TOPIC. Default: as many as the changelog.")
 @click.option("--placed-by-key", is_flag=True, help='The store has no placement="task": one partition can\'t show it.')
 @click.option("--as-of", default="latest", show_default=True, metavar="POINT", help=POINT)
-@click.option("--rebuild", type=LocalFolder(), metavar="DIR", help="Write the state of this rebuild of the changelog.")
+@click.option("--rebuild", type=Place(), metavar="DIR", help="Write the state of this rebuild of the changelog.")
 @click.option(
     "--transform",
     metavar="MODULE:FUNCTION",
@@ -42,7 +41,7 @@ from spark_replay.printing import say
     "to leave the key out.",
 )
 @click.option("--dry-run", is_flag=True, help="Write nothing: show what would be written, and each reason against it.")
-def publish(to: str, app: str | None, rebuild: Path | None, transform: str | None, **options: Any) -> Outcome:
+def publish(to: str, app: str | None, rebuild: str | None, transform: str | None, **options: Any) -> Outcome:
     """Write a state into a new changelog: on another cluster, with other partitions, or corrected.
 
     Stop the app's workers first, unless the state is that of a point, an archive or a rebuild. The new changelog is
@@ -70,7 +69,7 @@ def publish(to: str, app: str | None, rebuild: Path | None, transform: str | Non
     is_whole = app is not None and options["partitions"] is not None and not any(single.values())
     if is_whole == bool(shared.changelog) or is_whole == (app is None):
         raise click.UsageError("give --changelog, or --app with --partitions and without options of single changelogs")
-    with running(shared) as run:
+    with running(shared, rebuild) as run:
         from spark_replay.apps import load_function
         from spark_replay.snapshot.publish import publish_app, publish_state
         from spark_replay.sources.kafka import kafka

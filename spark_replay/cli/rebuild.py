@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.options import (
-    Given,
-    LocalFolder,
-    Rebuild,
-    failing,
-    running,
-    source_options,
-)
+from spark_replay.cli.options import Given, Place, failing, running, source_options
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 from spark_replay.session import require_pyspark
@@ -31,9 +23,10 @@ if TYPE_CHECKING:
 @click.option(
     "--to",
     required=True,
-    type=Rebuild(),
+    type=Place(),
     metavar="DIR",
-    help="The folder to write to; or a table, delta:PATH or iceberg:CATALOG.TABLE, which goes on from what it has.",
+    help="The folder to write to, or s3a://bucket/folder; or a table, delta:PATH or iceberg:CATALOG.TABLE, which goes "
+    "on from what it has.",
 )
 @click.option(
     "--as-of",
@@ -52,12 +45,12 @@ if TYPE_CHECKING:
 @click.option(
     "--from",
     "base",
-    type=LocalFolder(),
+    type=Place(),
     metavar="DIR",
     help="An earlier rebuild, which may be that in --to: only what the log has behind it is read.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing rebuild; of a table, read all of the log.")
-def rebuild(to: Path | str, as_of: str, app: str | None, base: Path | None, overwrite: bool, **options: Any) -> Outcome:
+def rebuild(to: str, as_of: str, app: str | None, base: str | None, overwrite: bool, **options: Any) -> Outcome:
     """Write the state that a changelog stands for at a point.
 
     Each row is a key: partition, key, value, source_offset, epoch, expires_at_ms, offset. Deleted keys, and keys that
@@ -82,13 +75,9 @@ def rebuild(to: Path | str, as_of: str, app: str | None, base: Path | None, over
         from spark_replay.fold.points import AsOf
 
         point = AsOf.parse(as_of)
-    with running(shared, to) as run:
+    with running(shared, to, base) as run:
         from spark_replay.fold.rebuild import write_rebuild
-        from spark_replay.fold.rebuilt import SUMMARY
-        from spark_replay.sources.staging import require_replaceable
 
-        if isinstance(to, Path):
-            require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
         source = run.source()
         with run.progress(f"rebuild {source.topic}"):
             done = write_rebuild(source, to=to, overwrite=overwrite, as_of=point, app=app, base=base)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 
-from spark_replay.cli.options import Given, LocalFolder, log_options, running
+from spark_replay.cli.options import Given, Place, log_options, running
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 
@@ -19,12 +18,13 @@ from spark_replay.printing import say
 @click.option(
     "--to",
     required=True,
-    type=LocalFolder(),
+    type=Place(),
     metavar="DIR",
-    help="The snapshot is written to DIR/STORE. Driver, executors and workers have to reach DIR.",
+    help="The snapshot is written to DIR/STORE: a folder that driver, executors and workers reach, or "
+    "s3a://bucket/folder.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing snapshot of the store.")
-def snapshot(app: str, to: Path, overwrite: bool, **options: Any) -> Outcome:
+def snapshot(app: str, to: str, overwrite: bool, **options: Any) -> Outcome:
     """Write a snapshot of a store's state, so that a worker with an empty disk reads only the changelog's tail.
 
     Set `state_snapshot`, or STATE_SNAPSHOT in the environment, to DIR on the workers. A snapshot is valid for as long
@@ -40,15 +40,11 @@ def snapshot(app: str, to: Path, overwrite: bool, **options: Any) -> Outcome:
     if options["brokers"] is None:
         raise click.UsageError("a snapshot is made from the brokers' log: give --brokers")
     shared = Given.of(options)
-    with running(shared) as run:
-        from spark_replay.snapshot.snapshot import require_store, write_snapshot
+    with running(shared, to) as run:
+        from spark_replay.snapshot.snapshot import write_snapshot
         from spark_replay.sources.kafka import kafka
-        from spark_replay.sources.staging import require_replaceable
-        from stores._core.snapshot import SNAPSHOT_MANIFEST
 
         source = kafka(run.spark, options["brokers"], shared.changelog, shared.client(run.spark))
-        store = require_store(source.topic, app)
-        require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
         with run.progress(f"snapshot of {source.topic}"):
             done = write_snapshot(source, app=app, to=to, overwrite=overwrite)
     if done.without_metadata:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,8 +14,7 @@ from spark_replay.cli.live import Live, live_options
 from spark_replay.cli.options import (
     POINT,
     Given,
-    LocalFolder,
-    Rebuild,
+    Place,
     Run,
     command_line,
     html_option,
@@ -37,10 +35,10 @@ if TYPE_CHECKING:
 @source_options
 @click.option(
     "--against",
-    type=Rebuild(),
+    type=Place(),
     metavar="DIR",
-    help="What `state export` wrote, or a worker's data folder (-D; one may lie beside the other), or a rebuild, "
-    "in a folder or a table (delta:PATH, iceberg:CATALOG.TABLE).",
+    help="What `state export` wrote, or a worker's data folder (-D; one may lie beside the other), or a rebuild, which "
+    "may be s3a://bucket/folder or a table (delta:PATH, iceberg:CATALOG.TABLE).",
 )
 @click.option("--live", metavar="URL,…", help="Running workers, asked through their query API.")
 @live_options
@@ -59,7 +57,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--incremental",
-    type=LocalFolder(),
+    type=Place(),
     metavar="DIR",
     help="A rebuild from before --against: of the log only what lies behind it is read.",
 )
@@ -76,7 +74,7 @@ if TYPE_CHECKING:
     help="Fail where fewer keys could be compared; 0: an empty state is right.",
 )
 @html_option
-def validate(html_file: Path | None, min_keys: int, **options: Any) -> Outcome:
+def validate(html_file: str | None, min_keys: int, **options: Any) -> Outcome:
     """Compare the workers' state with its changelog, key by key, and name the cause of each mismatch.
 
     Data folders are read on this machine, each partition as of one moment, also while a worker uses them.
@@ -101,8 +99,9 @@ def validate(html_file: Path | None, min_keys: int, **options: Any) -> Outcome:
         --put-if-absent --outputs accepted --input orders
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     _require_one_side(options)
-    require_writable(html_file)
-    with running(Given.of(options), options["against"]) as run:
+    require_writable(html_file, is_local=True)
+    with running(Given.of(options), options["against"], options["incremental"], html_file) as run:
+        require_writable(html_file, is_local=False)
         source = run.source()
         copied: Counter[int] = Counter()
 
@@ -240,7 +239,7 @@ def _other(source: Source, given: Given, options: dict[str, Any]) -> Source:
     return there.source(source.spark)
 
 
-def _write_page(file: Path, found: Report, source: Source) -> None:
+def _write_page(file: str, found: Report, source: Source) -> None:
     from spark_replay.report.html import Made, render_report, write_page
 
     origin = Made(command=command_line(click.get_current_context()), source=str(source))

@@ -12,7 +12,7 @@ import click
 
 from spark_replay.cli.archive import Interval, stopping
 from spark_replay.cli.live import Live, live_options
-from spark_replay.cli.options import Given, LocalFolder, running, source_options
+from spark_replay.cli.options import Given, Place, running, source_options
 from spark_replay.cli.outcome import Outcome
 from spark_replay.cli.validate import unanswered
 from spark_replay.errors import ReplayError
@@ -51,7 +51,7 @@ METRICS = {
     "--state",
     "folder",
     required=True,
-    type=LocalFolder(),
+    type=Place(),
     metavar="DIR",
     help="Where the rebuilt state is kept: a later run goes on from there.",
 )
@@ -69,7 +69,7 @@ def watch(
     live: str,
     store: str,
     placement: str,
-    folder: Path,
+    folder: str,
     once: bool,
     every_ms: int | None,
     metrics: Path | None,
@@ -95,7 +95,7 @@ def watch(
     if once == (every_ms is not None):
         raise click.UsageError("say for how long: --once, or --every 30s")
     credentials = Live.of(options)
-    with running(Given.of(options)) as run, stopping() as stop:
+    with running(Given.of(options), folder) as run, stopping() as stop:
         from spark_replay.comparison.live import Workers
         from spark_replay.comparison.watching import Watch
 

@@ -21,13 +21,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Held, Part
-from spark_replay.errors import ExportError, ToolMissingError
+from spark_replay.errors import ExportError, ReadError, ToolMissingError
 from spark_replay.fold.points import now_ms
 from spark_replay.fold.rebuilt import SUMMARY, read_rebuild, read_summary
 from spark_replay.fold.tables import complete
 from spark_replay.session import first_line
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import store_of
+from spark_replay.sources.folders import Folder
 from spark_replay.sources.staging import local_folder, table_format
 from spark_replay.sources.tables import Table
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
@@ -78,37 +79,34 @@ def open_side(
     """Return what a folder holds; a data folder's copy goes away with the block.
 
     Args:
-        folder: The folder, a path or a `file://` URI; or a rebuild's table.
+        folder: The folder, by a path or a URI, of object storage for a rebuild; or a rebuild's table.
         topic: The changelog.
         placement: Where a data folder's keys live, `key` or `task`: exports state it themselves.
         progress: Called with a partition, and how many keys of it were copied from a data folder.
 
     Raises:
         ExportError: It can't be read, or isn't of this changelog.
-        TargetError: It is a URI of another file system.
+        TargetError: It is a URI that isn't supported.
         ToolMissingError: It is a data folder, and rocksdict isn't installed.
         ReadError: It is a rebuild that can't be read.
     """
-    if table_format(folder):
+    local = None if table_format(folder) else local_folder(folder)
+    kind = REBUILD if local is None else kind_of(local)
+    if kind == REBUILD or local is None:
         yield held_rebuild(folder, topic, placement=placement)
-        return
-    folder = local_folder(folder)
-    kind = kind_of(folder)
-    if kind == EXPORTS:
-        yield find_exports(folder, topic.name).held(folder)
-    elif kind == REBUILD:
-        yield held_rebuild(folder, topic, placement=placement)
+    elif kind == EXPORTS:
+        yield find_exports(local, topic.name).held(local)
     else:
         with tempfile.TemporaryDirectory(prefix="spark-replay-") as copy:
             damaged = export_folders(
-                find_folders(folder),
+                find_folders(local),
                 Path(copy),
                 changelog=topic.name,
                 placement=placement,
                 partition_count=topic.partition_count,
                 progress=progress,
             )
-            side = find_exports(Path(copy), topic.name).held(folder, WORKERS).without(damaged)
+            side = find_exports(Path(copy), topic.name).held(local, WORKERS).without(damaged)
             if not side.parts and damaged:
                 raise ExportError(next(iter(damaged.values())))
             yield side
@@ -121,8 +119,9 @@ def held_rebuild(folder: str | Path, topic: Topic, *, placement: str = "key") ->
         ReadError: It can't be read.
         ExportError: It is of another changelog.
     """
-    table = Table.of(SparkSession.active(), str(folder)) if table_format(folder) else None
-    summary = read_summary(Path(folder)) if table is None else complete(table)[0]
+    spark = SparkSession.active()
+    table = Table.of(spark, str(folder)) if table_format(folder) else None
+    summary = read_summary(Folder(spark, folder, ReadError)) if table is None else complete(table)[0]
     if summary.changelog != topic.name:
         raise ExportError(f"{folder} is a rebuild of {summary.changelog}, not of {topic.name}")
     parts = tuple(

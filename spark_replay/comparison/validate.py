@@ -51,6 +51,7 @@ from spark_replay.fold.windows import WindowLog, folded_windows, held_windows
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
+from spark_replay.sources.folders import Folder
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:
@@ -68,14 +69,14 @@ def validate_exports(
     placement: str = "key",
     invariants: Asked | None = None,
     progress: Callable[[int, int], None] | None = None,
-    base: Path | None = None,
+    base: str | Path | None = None,
 ) -> Report:
     """Compare what workers hold with their changelog.
 
     Args:
         source: The changelog, as `kafka(...)` or `archive(...)` returns it.
-        against: The folder that the workers exported to, or in which their data folders are, or a rebuild; a path or a
-            `file://` URI.
+        against: The folder that the workers exported to, or in which their data folders are, or a rebuild; a path, or a
+            URI, of object storage for a rebuild.
         placement: Of data folders and rebuilds, `key` if each key lives in the partition that murmur2 gives it, else
             `task`; exports state it themselves.
         invariants: What to check of the log besides, with the placement that is held; None: nothing.
@@ -94,7 +95,7 @@ def validate_exports(
     """
     started = time.monotonic()
     described = source.describe()
-    earlier = None if base is None else Base.of(base)
+    earlier = None if base is None else Base.of(Folder(source.spark, base, ReadError))
     if earlier is not None:
         earlier.require_of(described)
         require_sound(earlier.folder, earlier.rebuilt)
@@ -263,7 +264,7 @@ def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
 
 
 def _judged_since(base: Base, source: Source, topic: Topic, held: Held) -> _Judged:
-    kept, state = (_answered(rows, held) for rows in (held.read(source.spark), base.rows(source.spark)))
+    kept, state = (_answered(rows, held) for rows in (held.read(source.spark), base.rows()))
     # a worker's position is behind its last record, a rebuild's behind the marker that ends the transaction
     point = base.reached(topic, held_point(topic, held))
     base.require_before(topic, point)

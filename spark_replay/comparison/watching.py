@@ -38,11 +38,12 @@ from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.columns import by_partition
+from spark_replay.sources.folders import Folder
 from spark_replay.sources.reading import reading
 from stores._core.record import INPUT_BITS, INPUTS_VERSION, METADATA_BYTES, METADATA_VERSION, decode_metadata, place_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 MOST_BUCKETS = 16
 """Of so many buckets of a partition that differ the rows are asked for."""
@@ -60,14 +61,14 @@ class Watch:
         source: The changelog.
         workers: The workers.
         store: The store's name.
-        folder: Where the rebuild is; only this watch writes there.
+        folder: Where the rebuild is, a path or URI; only this watch writes there.
         placement: `key`, or `task` if the store may hold any key.
     """
 
     source: Source
     workers: Workers
     store: str
-    folder: Path
+    folder: str | Path
     placement: str = "key"
 
     def compare(self) -> Report:
@@ -84,7 +85,7 @@ class Watch:
         base, notes = self._extended(topic, state.positions, as_of_ms)
         with reading(f"the rebuild in {self.folder}"):
             answers = {number: answers[number] for number in state.positions}
-            keys, differing = _compared(base, self.source.spark, answers, as_of_ms)
+            keys, differing = _compared(base, answers, as_of_ms)
         summary, count = Summary(_equal(keys)), sum(map(len, differing.values()))
         if differing:
             topic, judged, late = self._judged(base, answers, differing, as_of_ms)
@@ -104,6 +105,10 @@ class Watch:
         was_read = base.rebuilt.as_of_ms == as_of_ms
         return replace(result, notes=notes, records=result.records + (base.rebuilt.records if was_read else 0))
 
+    @property
+    def _place(self) -> Folder:
+        return Folder(self.source.spark, self.folder, ReadError)
+
     def _answers(self, partition_count: int, as_of_ms: int) -> tuple[dict[int, Digests], dict[int, str]]:
         answers, unanswered = {}, {}
         for number in range(partition_count):
@@ -120,17 +125,17 @@ class Watch:
     def _extended(self, topic: Topic, offsets: Mapping[int, int], as_of_ms: int) -> tuple[Base, tuple[str, ...]]:
         """Extend the rebuild to some offsets; where that can't be done, rebuild from the log's start."""
         notes: tuple[str, ...] = ()
-        if (self.folder / SUMMARY).exists():
+        if self._place.version(SUMMARY) is not None:
             try:
                 self._extend(topic, offsets, as_of_ms)
             except (LogTooShortError, PointError, ReadError, TargetError) as error:
                 notes = (f"the changelog was read from its start: {error}",)
-        if notes or not (self.folder / SUMMARY).exists():
+        if notes or self._place.version(SUMMARY) is None:
             self._rebuild(offsets, as_of_ms, None)
-        return Base.of(self.folder, with_unknown=True), notes
+        return Base.of(self._place, with_unknown=True), notes
 
     def _extend(self, topic: Topic, offsets: Mapping[int, int], as_of_ms: int) -> None:
-        base = Base.of(self.folder, with_unknown=True)
+        base = Base.of(self._place, with_unknown=True)
         base.require_of(topic)
         base.require_deletes_kept(self.source, topic)
         # a partition that has no answer stays where it is
@@ -144,7 +149,7 @@ class Watch:
         else:
             self._rebuild(offsets, as_of_ms, self.folder)
 
-    def _rebuild(self, offsets: Mapping[int, int], as_of_ms: int, base: Path | None) -> None:
+    def _rebuild(self, offsets: Mapping[int, int], as_of_ms: int, base: str | Path | None) -> None:
         write_rebuild(
             self.source,
             to=self.folder,
@@ -266,12 +271,10 @@ def _stored() -> Column:
     return F.concat(F.coalesce(F.unhex(raw), F.lit(b"")), "value")
 
 
-def _compared(
-    base: Base, spark: SparkSession, answers: Mapping[int, Digests], as_of_ms: int
-) -> tuple[Counter[int], dict[int, list[int]]]:
+def _compared(base: Base, answers: Mapping[int, Digests], as_of_ms: int) -> tuple[Counter[int], dict[int, list[int]]]:
     """Return by partition the number of keys in the buckets that are equal, and the buckets that differ."""
     counts = [len(answers[number].digests) if number in answers else None for number in range(len(base.ends))]
-    rows = base.rows(spark).where(F.col("partition").isin(*answers) & ~expired(F.col("expires_at_ms"), F.lit(as_of_ms)))
+    rows = base.rows().where(F.col("partition").isin(*answers) & ~expired(F.col("expires_at_ms"), F.lit(as_of_ms)))
     sums = {(row[0], row[1]): (row[2], row[3]) for row in digests_of(rows, by_partition(counts)).collect()}
     equal, differing = Counter[int](), dict[int, list[int]]()
     for number, answer in answers.items():

@@ -36,10 +36,11 @@ from spark_replay.fold.windows import WindowLog
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.columns import by_partition
+from spark_replay.sources.folders import Folder, Target
 from spark_replay.sources.reading import keep
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 _KEYS = ("partition", "key")
 MOST_LAYERS = 8
@@ -51,11 +52,11 @@ LARGEST_SHARE = 4
 class Base:
     """A rebuild to go on from; its files are in `folder`."""
 
-    folder: Path
+    folder: Folder
     rebuilt: Rebuilt
 
     @classmethod
-    def of(cls, folder: Path, *, is_decoded: bool | None = None, with_unknown: bool = False) -> Base:
+    def of(cls, folder: Folder, *, is_decoded: bool | None = None, with_unknown: bool = False) -> Base:
         """Read the summary of a rebuild.
 
         Args:
@@ -79,9 +80,13 @@ class Base:
             )
         return cls(folder, rebuilt)
 
-    def linked(self, to: Path) -> Base:
-        """Return the same with files of its own below `to`, after a check of their digests."""
-        base = Base(to, replace(self.rebuilt, layers=link_layers(self.folder, self.rebuilt, to)))
+    def linked(self, target: Target) -> Base:
+        """Return the same after a check of its digests; between local folders with files of its own in `target`."""
+        base = self
+        if self.folder.local is not None and target.folder.local is not None:
+            to = target.work / "base"
+            rebuilt = replace(self.rebuilt, layers=link_layers(self.folder, self.rebuilt, to))
+            base = Base(Folder(self.folder.spark, to, ReadError), rebuilt)
         require_sound(base.folder, base.rebuilt)
         return base
 
@@ -105,9 +110,9 @@ class Base:
         """The time in each partition at which its keys count as expired."""
         return tuple(part.as_of_ms for part in self.rebuilt.partitions)
 
-    def rows(self, spark: SparkSession) -> DataFrame:
+    def rows(self) -> DataFrame:
         """Return the rows of the state."""
-        return state_rows(spark, self.folder, self.rebuilt)
+        return state_rows(self.folder, self.rebuilt)
 
     def require_of(self, topic: Topic) -> None:
         """Check that it is a rebuild of this topic.
@@ -193,28 +198,28 @@ class Base:
 
 
 def extend(
-    base: Base, settled: Settled, windows: WindowLog, to: Path, *, codecs: Codecs | None
+    base: Base, settled: Settled, windows: WindowLog, target: Target, *, codecs: Codecs | None
 ) -> tuple[tuple[Layer, ...], Mapping[int, int], int]:
-    """Write what changed since a rebuild, or all where there are too many layers.
+    """Write what changed since a rebuild, or all where there are too many layers, or it is of another storage.
 
     Args:
         base: The rebuild.
         settled: The fold of what the log has behind it, without unknown keys.
         windows: Of the state at the new point.
-        to: The folder of the new rebuild.
+        target: The new rebuild's.
         codecs: As `--app` names them.
 
     Returns:
         All layers, of each partition how many rows the state has, and how many keys and values don't decode.
     """
-    spark = settled.facts.sparkSession
+    to, is_local = target.folder, base.folder.local is not None and target.folder.local is not None
     times = by_partition(settled.point.times_ms)
     is_over = expired(F.col("expires_at_ms"), times) | windows.past()
     written = fields(settled.writes(settled.facts.where(F.col("last").isNotNull())))
     changed = keep(written.withColumn("is_live", F.col("value").isNotNull() & ~is_over))
     live = _by_partition(changed, F.count(F.lit(1)), F.count_if("is_live"))
     count = sum(rows for rows, _ in live.values())
-    rest = without_keys(base.rows(spark), changed, count)
+    rest = without_keys(base.rows(), changed, count)
     is_undecoded = F.lit(False) if codecs is None else ~is_over & is_lost()
     kept = _by_partition(rest, F.count_if(is_over), F.count_if(~is_over), F.count_if(is_undecoded))
     gone = sum(rows for rows, _, _ in kept.values())
@@ -223,19 +228,22 @@ def extend(
     ends = settled.point.ends(settled.topic)
     first, *later = base.rebuilt.layers
     names = [name for name in changed.columns if name != "is_live"]
-    if len(later) >= MOST_LAYERS or (sum(layer.rows for layer in later) + count + gone) * LARGEST_SHARE > first.rows:
+    is_large = (sum(layer.rows for layer in later) + count + gone) * LARGEST_SHARE > first.rows
+    if len(later) >= MOST_LAYERS or is_large or not (is_local or base.folder.uri == to.uri):
         rows = rest.where(~is_over).select(names).unionByName(changed.where("is_live").select(names))
-        layer, digests = write_layer(rows, to, Layer(folder="", ends=ends), codecs=codecs)
+        layer, digests = write_layer(rows, to, Layer(folder=target.attempt, ends=ends), codecs=codecs)
         return (layer,), keys, sum(digest.more for digest in digests.values())
-    new, undecoded = Layer(folder=f"{LAYERS}/{len(later) + 1}", ends=ends), sum(lost for _, _, lost in kept.values())
+    name = target.attempt or f"{LAYERS}/{len(later) + 1}"
+    new, undecoded = Layer(folder=name, ends=ends), sum(lost for _, _, lost in kept.values())
     if count + gone:
         null = [F.when(F.col("is_live"), F.col(name)).alias(name) for name in names if name not in _KEYS]
         rows = changed.select(*_KEYS, *null).unionByName(rest.where(is_over).select(*_KEYS), allowMissingColumns=True)
         new, digests = write_layer(rows, to, new, codecs=codecs)
         undecoded += sum(digest.more for digest in digests.values())
-    (to / LAYERS).mkdir(parents=True, exist_ok=True)
-    for layer in base.rebuilt.layers:
-        (base.folder / layer.folder).rename(to / layer.folder)
+    if is_local:
+        Path(f"{to}/{LAYERS}").mkdir(parents=True, exist_ok=True)
+        for layer in base.rebuilt.layers:
+            Path(f"{base.folder}/{layer.folder}").rename(f"{to}/{layer.folder}")
     return (*base.rebuilt.layers, *([new] if new.rows else [])), keys, undecoded
 
 

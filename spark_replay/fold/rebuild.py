@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import TargetError, WrongTopicError
+from spark_replay.errors import ReadError, TargetError, WrongTopicError
 from spark_replay.fold.decoding import Codecs, decoded
 from spark_replay.fold.extending import Base, extend
 from spark_replay.fold.fold import fields
@@ -32,8 +32,9 @@ from spark_replay.fold.windows import NO_WINDOWS, WindowLog, folded_windows, hel
 from spark_replay.printing import printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
+from spark_replay.sources.folders import Folder, Target, open_target
 from spark_replay.sources.reading import reading
-from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable, table_format
+from spark_replay.sources.staging import table_format
 from spark_replay.sources.tables import Table
 
 if TYPE_CHECKING:
@@ -103,13 +104,14 @@ def write_rebuild(
     as_of: AsOf | str = "latest",
     as_of_ms: int | None = None,
     app: str | None = None,
-    base: Path | None = None,
+    base: str | Path | None = None,
     with_unknown: bool = False,
 ) -> Rebuilt:
     """Write the state that a changelog stands for at a point to a folder or table, as `rebuild_state` shapes it.
 
-    The folder, a path or a `file://` URI, has a folder for each partition, `partition=…`, and appears when it is
-    complete; until then an older rebuild stays where it is. `read_rebuild` reads it.
+    The folder, a path or a URI, has a folder for each partition, `partition=…`, and appears when it is complete; until
+    then an older rebuild stays where it is. In object storage its files are in a folder of the run, and count when
+    `_rebuild.json` names them. `read_rebuild` reads it.
 
     A table, `delta:PATH` or `iceberg:CATALOG.TABLE`, is made if need be, and goes on from what it has: each partition
     with changed keys gets one commit, with the offsets in its metadata.
@@ -141,19 +143,16 @@ def write_rebuild(
             raise TargetError(f"{to} goes on from its own offsets: leave out --from")
         with reading(str(source)):
             return run.into_table(Table.of(source.spark, str(to)), is_whole=overwrite)
-    to = local_folder(to)
-    require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
-    with replacing(to) as work, reading(str(source)):
-        # another run may have written it while this one waited for its turn
-        require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
+    with open_target(source.spark, to, SUMMARY, "rebuild", overwrite=overwrite) as target, reading(str(source)):
         # here, since a run that was killed may have left it in the folder of this one
-        earlier = None if base is None else Base.of(base, is_decoded=codecs is not None, with_unknown=with_unknown)
-        result = None if earlier is None else run.extended(earlier.linked(work / "base"), work / NEW)
+        place = None if base is None else Folder(source.spark, base, ReadError)
+        earlier = None if place is None else Base.of(place, is_decoded=codecs is not None, with_unknown=with_unknown)
+        result = None if earlier is None else run.extended(earlier.linked(target), target)
         if result is None:
-            result = run.from_start(work / NEW)
+            result = run.from_start(target)
         elif earlier is not None:
             result = replace(result, made_from=str(earlier.folder))
-        (work / NEW / SUMMARY).write_text(json.dumps(asdict(result), indent=1) + "\n")
+        target.finish(json.dumps(asdict(result), indent=1) + "\n")
     return result
 
 
@@ -168,7 +167,7 @@ class _Run:
     made_ms: int = field(default_factory=now_ms)
     started_s: float = field(default_factory=time.monotonic)
 
-    def from_start(self, to: Path) -> Rebuilt:
+    def from_start(self, to: Target) -> Rebuilt:
         settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms).kept()
         topic, point = settled.topic, settled.point
         counts, last = _counts(settled.marked)
@@ -176,10 +175,9 @@ class _Run:
         windows = folded_windows(settled)
         layer, read = write_layer(
             settled.state(windows.past()),
-            to,
-            Layer(folder="", ends=point.ends(topic)),
+            to.folder,
+            Layer(folder=to.attempt, ends=point.ends(topic)),
             codecs=self.codecs,
-            file_format=self.file_format,
         )
         result = self._result(
             settled,
@@ -194,14 +192,14 @@ class _Run:
         early = _before_all(self.source, topic, self.as_of, counts["below"])
         return replace(result, unknown_keys=unknown, notes=(*result.notes, *early))
 
-    def extended(self, base: Base, to: Path) -> Rebuilt | None:
+    def extended(self, base: Base, to: Target) -> Rebuilt | None:
         """Go on from an earlier rebuild; None where the whole log has to be read."""
         settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).kept()
         windows = folded_windows(settled)
         counts, last = _counts(settled.marked)
         if (counts["unknown"] and not self.with_unknown) or windows.lost:
             return None
-        windows = windows.or_else(held_windows(base.rows(self.source.spark), settled.topic))
+        windows = windows.or_else(held_windows(base.rows(), settled.topic))
         layers, keys, undecodable = extend(base, settled, windows, to, codecs=self.codecs)
         base.require_deletes_kept(self.source, settled.topic)
         return self._result(

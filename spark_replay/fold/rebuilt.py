@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import ReadError
+from spark_replay.errors import ReadError, ReplayError
 from spark_replay.fold.decoding import Codecs, decoded
 from spark_replay.fold.fold import to_all
 from spark_replay.sources.digests import Digest, digests, require_same, watched
+from spark_replay.sources.folders import Folder
 from spark_replay.sources.formats import read_files, write_files
 from spark_replay.sources.reading import reading
-from spark_replay.sources.staging import local_folder
 from stores._core.outside import MISSHAPEN
-from stores._files import crc32
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -153,7 +152,7 @@ def columns_of(*, is_decoded: bool) -> str:
 
 
 def write_layer(
-    rows: DataFrame, folder: Path, layer: Layer, *, codecs: Codecs | None, file_format: str = "parquet"
+    rows: DataFrame, folder: Folder, layer: Layer, *, codecs: Codecs | None
 ) -> tuple[Layer, dict[int, Digest]]:
     """Write rows below a rebuild's folder, and check that they can be read.
 
@@ -163,16 +162,13 @@ def write_layer(
     Raises:
         TargetError: Rows are missing, or are others.
     """
-    root, names = folder / layer.folder, rows.columns
+    root, names = folder.below(layer.folder), rows.columns
     watch, written = watched(rows, names)
-    write_files(watch if codecs is None else decoded(watch, codecs), root, file_format)
+    write_files(watch if codecs is None else decoded(watch, codecs), root.uri)
     lost = None if codecs is None else F.count_if(is_lost())
-    read = digests(
-        read_files(rows.sparkSession, root, file_format, columns_of(is_decoded=lost is not None)), names, lost=lost
-    )
+    read = digests(read_files(rows.sparkSession, root.uri, columns_of(is_decoded=lost is not None)), names, lost=lost)
     require_same(written, read.values(), root)
-    files = digests_of(root) if file_format == "parquet" else {}
-    return replace(layer, rows=sum(digest.rows for digest in read.values()), files=files), read
+    return replace(layer, rows=sum(digest.rows for digest in read.values()), files=digests_of(root)), read
 
 
 def is_lost() -> Column:
@@ -181,24 +177,25 @@ def is_lost() -> Column:
 
 
 def read_rebuild(spark: SparkSession, folder: str | Path) -> DataFrame:
-    """Read what `write_rebuild` wrote to a folder, given by its path or a `file://` URI.
+    """Read what `write_rebuild` wrote to a folder, given by its path or URI.
 
     Raises:
         ReadError: The folder is no rebuild, or a file of it is missing, or isn't what was written.
     """
-    folder = local_folder(folder)
-    rebuilt = read_summary(folder)
-    require_sound(folder, rebuilt)
-    with reading(f"the rebuild in {folder}"):
-        return state_rows(spark, folder, rebuilt)
+    place = Folder(spark, folder, ReadError)
+    rebuilt = read_summary(place)
+    require_sound(place, rebuilt)
+    with reading(f"the rebuild in {place}"):
+        return state_rows(place, rebuilt)
 
 
-def read_summary(folder: Path) -> Rebuilt:
+def read_summary(folder: Folder | Path) -> Rebuilt:
     """Read a rebuild's summary; `ReadError` if the folder is no rebuild."""
     try:
-        return decode_summary((folder / SUMMARY).read_bytes(), folder)
-    except OSError as error:
+        text = (folder / SUMMARY).read_text("utf-8") if isinstance(folder, Path) else folder.text(SUMMARY)
+    except (OSError, ReplayError, ValueError) as error:
         raise ReadError(f"{folder} is no rebuild: its {SUMMARY} can't be read ({error}): rebuild again") from error
+    return decode_summary(text, folder)
 
 
 def decode_summary(content: str | bytes, where: object) -> Rebuilt:
@@ -216,10 +213,10 @@ def decode_summary(content: str | bytes, where: object) -> Rebuilt:
     )
 
 
-def state_rows(spark: SparkSession, folder: Path, rebuilt: Rebuilt) -> DataFrame:
+def state_rows(folder: Folder, rebuilt: Rebuilt) -> DataFrame:
     """Return the rows of a state from the files of its layers; those aren't looked at."""
     rows, *newer = (
-        read_files(spark, folder / layer.folder, rebuilt.format, rebuilt.columns) for layer in rebuilt.layers
+        read_files(folder.spark, folder.below(layer.folder).uri, rebuilt.columns) for layer in rebuilt.layers
     )
     for layer, changes in zip(rebuilt.layers[1:], newer, strict=True):
         rows = without_keys(rows, changes, layer.rows).unionByName(changes)
@@ -233,60 +230,52 @@ def without_keys(rows: DataFrame, other: DataFrame, count: int) -> DataFrame:
     return rows.join(to_all(keys, count), is_same, "left_anti")
 
 
-def require_sound(folder: Path, rebuilt: Rebuilt) -> None:
-    """Check that a rebuild has its files and no others, as they were written; not of formats that list their own.
+def require_sound(folder: Folder, rebuilt: Rebuilt) -> None:
+    """Check that a rebuild has its files and no others, as they were written.
 
     Raises:
         ReadError: It hasn't.
     """
-    if rebuilt.format != "parquet":
-        return
     for layer in rebuilt.layers:
-        root = folder / layer.folder
+        root = folder.below(layer.folder)
         _require_names(root, layer)
         for name, digest in digests_of(root).items():
             if digest != tuple(layer.files[name]):
                 raise ReadError(
-                    f"{root / name} of the rebuild isn't what was written: it has (bytes, CRC-32) {digest}, and had "
+                    f"{root}/{name} of the rebuild isn't what was written: it has (bytes, CRC-32) {digest}, and had "
                     f"{tuple(layer.files[name])}: rebuild again"
                 )
 
 
-def _require_names(root: Path, layer: Layer) -> None:
-    names = _names(root)
+def _require_names(root: Folder, layer: Layer) -> None:
+    names = _sizes(root).keys()
     odd = sorted(names ^ layer.files.keys())
     if odd:
         state = "isn't one of the rebuild's files" if odd[0] in names else "is missing from the rebuild"
-        raise ReadError(f"{root / odd[0]} {state}: rebuild again, or give a folder that this machine sees")
+        raise ReadError(f"{root}/{odd[0]} {state}: rebuild again, or give a folder that this machine sees")
 
 
-def digests_of(root: Path) -> dict[str, tuple[int, int]]:
-    """Return the size in bytes and CRC-32 of a layer's files, by path below its folder; `ReadError` as of a file."""
-    names = sorted(_names(root))
-
-    def digest(name: str) -> tuple[int, int]:
-        try:
-            return (root / name).stat().st_size, crc32(root / name)
-        except OSError as error:
-            raise ReadError(f"{root / name} of a rebuild can't be read: {error.strerror}") from error
-
+def digests_of(root: Folder) -> dict[str, tuple[int, int]]:
+    """Return the size in bytes and CRC-32 of a layer's files, by path below its folder; errors as of `Folder`."""
+    sizes = _sizes(root)
     with ThreadPoolExecutor() as pool:
-        return dict(zip(names, pool.map(digest, names), strict=True))
+        return dict(zip(sizes, zip(sizes.values(), pool.map(root.crc32, sizes), strict=True), strict=True))
 
 
-def _names(root: Path) -> set[str]:
-    return {str(file.relative_to(root)) for file in root.glob("partition=*/*.parquet")}
+def _sizes(root: Folder) -> dict[str, int]:
+    files = sorted(root.files().items())
+    return {name: size for name, (size, _) in files if name.startswith("partition=") and name.endswith(".parquet")}
 
 
-def link_layers(folder: Path, rebuilt: Rebuilt, to: Path) -> tuple[Layer, ...]:
-    """Link or copy a rebuild's files below `to`, and return its layers as they are there."""
+def link_layers(folder: Folder, rebuilt: Rebuilt, to: Path) -> tuple[Layer, ...]:
+    """Link or copy a local rebuild's files below `to`, and return its layers as they are there."""
     layers = tuple(replace(layer, folder=f"{LAYERS}/{number}") for number, layer in enumerate(rebuilt.layers))
     for old, new in zip(rebuilt.layers, layers, strict=True):
         # names that lead out of the folder aren't among those that are there
-        _require_names(folder / old.folder, old)
+        _require_names(folder.below(old.folder), old)
         (to / new.folder).mkdir(parents=True)
         for name in old.files:
-            source, target = folder / old.folder / name, to / new.folder / name
+            source, target = Path(f"{folder}/{old.folder}/{name}"), to / new.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             try:
                 os.link(source, target)

@@ -148,7 +148,7 @@ class TableBase(Base):
         )
         return cls(cast("Any", table.where), replace(rebuilt, partitions=parts), table, fresh, commits[:1])
 
-    def rows(self, spark: SparkSession | None = None) -> DataFrame:
+    def rows(self) -> DataFrame:
         """Return the rows of the state."""
         return self.table.rows().where(~F.col("partition").isin(*self.fresh))
 

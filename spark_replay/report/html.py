@@ -18,6 +18,8 @@ import jinja2
 
 from spark_replay.errors import ReplayError, TargetError
 from spark_replay.report.advice import advice_for, meaning_of
+from spark_replay.sources.folders import Folder
+from spark_replay.sources.staging import local_folder
 from stores._core.printable import moment
 from stores._core.printable import printable as escaped
 from stores._files import open_private
@@ -47,12 +49,16 @@ class Made:
     version: str = field(default_factory=lambda: _version())
 
 
-def require_page(file: Path) -> None:
-    """Check that a page can be written to a file: the file is missing, or is an earlier page.
+def require_page(where: str | Path) -> None:
+    """Check that a page can be written to a path or URI: the file is missing, or is an earlier page.
 
     Raises:
         TargetError: The file is something else, or its folder is missing.
     """
+    file = local_folder(where)
+    if file is None:
+        _stored(where)
+        return
     try:
         with file.open("rb") as opened:
             head = opened.read(_HEAD_BYTES)
@@ -62,21 +68,42 @@ def require_page(file: Path) -> None:
         return
     except OSError as error:
         raise TargetError(f"{file} can't be written: {error.strerror}") from error
-    if head and f'content="{GENERATOR}"'.encode() not in head:
-        raise TargetError(f"{file} exists and is no report: not overwritten, choose another file")
+    _require_generated(head.decode(errors="replace"), file)
 
 
-def write_page(file: Path, page: str) -> None:
-    """Write a page; an earlier page is replaced.
+def write_page(where: str | Path, page: str) -> None:
+    """Write a page to a path or URI; an earlier page is replaced.
 
     Raises:
-        ReplayError: The file can't be written.
+        ReplayError: The file can't be written, or another run was faster.
     """
+    file = local_folder(where)
+    if file is None:
+        folder, name, version = _stored(where)
+        if not folder.create(name, page, over=version):
+            raise TargetError(f"another run wrote to {where} first: the page isn't written")
+        return
     try:
         with open_private(file, "w") as opened:
             opened.write(page)
     except OSError as error:
         raise ReplayError(f"the page can't be written to {file}: {error}") from error
+
+
+def _stored(where: str | Path) -> tuple[Folder, str, str | None]:
+    """Return folder, name and version of an earlier page in object storage, with the active session."""
+    from pyspark.sql import SparkSession
+
+    parent, _, name = str(where).rpartition("/")
+    folder = Folder(SparkSession.active(), parent, TargetError)
+    version = folder.version(name)
+    _require_generated("" if version is None else folder.text(name)[:_HEAD_BYTES], where)
+    return folder, name, version
+
+
+def _require_generated(head: str, where: object) -> None:
+    if head and f'content="{GENERATOR}"' not in head:
+        raise TargetError(f"{where} exists and is no report: not overwritten, choose another file")
 
 
 def render_report(report: Report, *, made: Made) -> str:

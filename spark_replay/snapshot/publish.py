@@ -42,9 +42,9 @@ from spark_replay.session import first_line
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Settings, Topic, client_options
 from spark_replay.sources.digests import digests
+from spark_replay.sources.folders import Folder
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import keep, reading
-from spark_replay.sources.staging import local_folder
 from stores._core.layouts import KEYS, OWN, own_rows
 from stores._core.record import METADATA_HEADER, NEVER
 from stores._core.replay import NO_METADATA
@@ -130,7 +130,7 @@ def publish_state(
             refused.append(str(error))
 
     point, like = AsOf.parse(as_of) if isinstance(as_of, str) else as_of, _settings_of(source.live)
-    summary = None if rebuild is None else read_summary(local_folder(rebuild))
+    summary = None if rebuild is None else read_summary(Folder(source.spark, rebuild, ReadError))
     topic = source.describe() if summary is None else _topic_of(source, summary)
     count, is_end = partitions or topic.partition_count, summary is None and source.live is not None and point == AsOf()
     refuse(_against_target(target, count, topic))

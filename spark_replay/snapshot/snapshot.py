@@ -10,7 +10,6 @@ of these files.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -27,9 +26,10 @@ from spark_replay.fold.points import now_ms
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import has_input, read_rows, store_of
 from spark_replay.sources.digests import SHARED
+from spark_replay.sources.folders import open_target
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import reading
-from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
+from spark_replay.sources.staging import NEW, local_folder
 from stores._core.record import INPUT_PLACE, METADATA_BYTES, Position
 from stores._core.replay import NO_METADATA, advance
 from stores._core.snapshot import (
@@ -86,8 +86,9 @@ def write_snapshot(source: KafkaSource, *, app: str, to: str | Path, overwrite: 
         source: The changelog, as `kafka(...)` returns it. An archive won't do: of a key that was deleted since it was
             read, Kafka may have no record any more.
         app: The id of the app that the changelog belongs to.
-        to: A folder, as a path or `file://` URI, that the driver, the executors and the workers reach; a setting of the
-            workers, `state_snapshot`.
+        to: A folder that the driver, the executors and the workers reach, as a path or URI; a setting of the workers,
+            `state_snapshot`. For a URI of object storage, which the driver writes to, driver and executors share a
+            folder for temporary files.
         overwrite: Replace a snapshot of the store that is there.
 
     Raises:
@@ -97,19 +98,21 @@ def write_snapshot(source: KafkaSource, *, app: str, to: str | Path, overwrite: 
         ReadError: Spark couldn't read the log to its end, or reading took longer than deletes are kept.
         ReplayError: What `Source.describe` raises.
     """
-    store, to = require_store(source.topic, app), local_folder(to)
-    require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
+    store = require_store(source.topic, app)
+    folder = f"{local_folder(to) or str(to).rstrip('/')}/{store}"
     started, began_ms = time.monotonic(), now_ms()
-    with replacing(to / store) as work, reading(str(source)):
-        # another run may have written it while this one waited for its turn
-        require_replaceable(to / store, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
-        topic = source.describe()
+    opened = open_target(source.spark, folder, SNAPSHOT_MANIFEST, "snapshot", overwrite=overwrite)
+    with opened as target, reading(str(source)):
+        topic, work = source.describe(), target.work
         seen = _write_rows(source, topic, work / "rows")
         source.require_deletes_kept((now_ms() - began_ms) / 1000)
         summary = _summary(source.spark, work / "rows", seen["rows"])
         tables = _make_tables(source.spark, work)
         numbers = range(topic.partition_count)
-        parts = [_part(number, topic, began_ms, summary.get(number, ()), tables) for number in numbers]
+        parts = [
+            replace(_part(number, topic, began_ms, summary.get(number, ()), tables), folder=target.attempt)
+            for number in numbers
+        ]
         manifest = SnapshotManifest(
             app=app,
             store=store,
@@ -118,12 +121,14 @@ def write_snapshot(source: KafkaSource, *, app: str, to: str | Path, overwrite: 
             made_at_ms=began_ms,
             partitions=tuple(parts),
         )
-        _write_synced(work / NEW / SNAPSHOT_MANIFEST, encode_snapshot(manifest))
+        if target.attempt:
+            target.folder.upload(work / NEW, target.attempt)
+        target.finish(encode_snapshot(manifest))
     return WrittenSnapshot(
         app=app,
         store=store,
         changelog=topic.name,
-        folder=str(to / store),
+        folder=folder,
         keys=sum(part.keys for part in parts),
         records=seen["records"],
         without_metadata=seen["without_metadata"],
@@ -317,10 +322,3 @@ def _part(
     if part.keys != expected:
         raise ReadError(f"{topic.name} partition {number}: {expected} keys were read and {part.keys} written")
     return part
-
-
-def _write_synced(file: Path, text: str) -> None:
-    with file.open("w", encoding="utf-8") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import xor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -42,7 +41,7 @@ def watched(rows: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, Observa
     return rows.observe(seen, *_digest(columns)), seen
 
 
-def require_same(written: Observation, read: Collection[Digest], folder: Path) -> None:
+def require_same(written: Observation, read: Collection[Digest], folder: object) -> None:
     """Check that what can be read back is what was written; `TargetError` if it isn't."""
     rows, total = written.get.get("rows") or 0, written.get.get("hash") or 0
     if rows != sum(digest.rows for digest in read):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,16 +9,20 @@ if TYPE_CHECKING:
 
 VERIFIED = {"parquet.page.verify-checksum.enabled": "true"}
 """Options of a reader that compares the checksums that Parquet's pages are written with."""
+WRITING = {
+    # a file of a task that fails has the name of its repetition
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""Options of a writer that leaves no more than files, by no more renames than one."""
 
 
-def write_files(frame: DataFrame, folder: Path, file_format: str) -> None:
+def write_files(frame: DataFrame, uri: str) -> None:
     """Write rows below `partition=…` folders."""
-    frame.write.format(file_format).partitionBy("partition").save(f"file://{folder}")
+    frame.write.options(**WRITING).partitionBy("partition").parquet(uri)
 
 
-def read_files(spark: SparkSession, folder: Path, file_format: str, columns: str) -> DataFrame:
+def read_files(spark: SparkSession, uri: str, columns: str) -> DataFrame:
     """Read what `write_files` wrote, also if it was no row at all."""
-    reader = spark.read.format(file_format).options(**VERIFIED)
-    # of Parquet without rows there is no file that would tell the columns
-    reader = reader.schema(columns) if file_format == "parquet" else reader
-    return reader.load(f"file://{folder.absolute()}")
+    # of no rows there is no file that would tell the columns
+    return spark.read.options(**VERIFIED).schema(columns).parquet(uri)

@@ -29,7 +29,7 @@ _LOCK = "lock"
 _OLD = "old"
 _ATTEMPTS = 10
 _FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(/.*)", re.DOTALL)
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/|(s3a?|gs|abfss?|hdfs):")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|(?:s3a?|gs|abfss?|hdfs|delta|iceberg):")
 _STORAGE = re.compile(r"(?:s3a|gs|abfss|hdfs)://[^/]+")
 """URIs of Spark's file systems, with bucket or host."""
 _TABLE = re.compile(r"(delta|iceberg):(.+)", re.DOTALL)
@@ -41,41 +41,23 @@ def table_format(where: object) -> str:
     return match[1] if match else ""
 
 
-def is_local(where: str | Path) -> bool:
-    """Return whether a path, or a URI, is of this machine's file system.
+def local_folder(where: str | Path) -> Path | None:
+    """Return the path that a path or a `file://` URI stands for; None for a URI of object storage or HDFS.
 
     Raises:
-        TargetError: It is a URI that isn't of an object storage or HDFS, or that lacks a bucket or host.
+        TargetError: It is another URI, or one that lacks a bucket or host.
     """
     text = str(where)
-    if _FILE_URI.fullmatch(text) is not None or _URI.match(text) is None:
-        return True
+    # a Path of file:///a is file:/a
+    is_file = _FILE_URI.fullmatch(text)
+    if is_file is not None or _URI.match(text) is None:
+        return Path(text if is_file is None else is_file[1])
     if _STORAGE.match(text) is None:
         raise TargetError(
             f"{text} isn't supported: give a path, or a URI such as s3a://bucket/folder (also gs://, abfss:// and "
             "hdfs://, which are untested)"
         )
-    return False
-
-
-def local_folder(where: str | Path) -> Path:
-    """Return the path that `where`, a path or a `file://` URI, stands for.
-
-    Raises:
-        TargetError: It is a URI of another scheme.
-    """
-    text = str(where)
-    # a Path of file:///a is file:/a
-    is_file = _FILE_URI.fullmatch(text)
-    if is_file is not None:
-        return Path(is_file[1])
-    scheme = _URI.match(text)
-    if scheme is not None:
-        raise TargetError(
-            f"{text} is a URI with the scheme {scheme[1] or scheme[2]}, which isn't supported: give a folder that "
-            "driver and executors share, as a path or file:// URI"
-        )
-    return Path(where)
+    return None
 
 
 def require_replaceable(folder: Path, marker: str, what: str, *, overwrite: bool) -> None:

@@ -17,7 +17,7 @@ from spark_replay.errors import TargetError, ToolMissingError
 from spark_replay.jars import table_package
 from spark_replay.session import TABLE_SETTINGS
 from spark_replay.sources.reading import reading
-from spark_replay.sources.staging import is_local, local_folder, table_format
+from spark_replay.sources.staging import local_folder, table_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,7 +91,8 @@ class Table:
     @property
     def _place(self) -> str:
         place = self.where.partition(":")[2]
-        return str(local_folder(place).absolute()) if self.format == "delta" and is_local(place) else place
+        path = local_folder(place) if self.format == "delta" else None
+        return place if path is None else str(path.absolute())
 
     @property
     def name(self) -> str:

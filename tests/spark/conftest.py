@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.s3 import has_s3a_jars
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -22,6 +24,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.filterwarnings(_PYSPARK_WARNING))
+
+
+def _needs_s3a(item: pytest.Item) -> bool:
+    # its jars have 560 MB: they are fetched for the nightly tests, and others run where they are
+    is_wanted = item.get_closest_marker("nightly") is not None or has_s3a_jars()
+    return "object_storage" in item.path.stem and is_wanted
 
 
 @pytest.fixture(scope="session")
@@ -50,8 +58,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "spark.sql.catalog.lake.warehouse": str(tmp_path_factory.mktemp("lake")),
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m",
         },
-        # its jars have 560 MB
-        s3a=any(item.path.stem == "test_object_storage" for item in items),
+        s3a=any(_needs_s3a(item) for item in items),
         tables=sorted(
             {getattr(item, "callspec", _NO_PARAMS).params.get("table") for item in items} & {"delta", "iceberg"}
         ),

@@ -12,11 +12,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ArchiveError, UnknownTopicError
 from spark_replay.session import require_classic
-from spark_replay.sources.archives.folders import Folder
 from spark_replay.sources.archives.manifest import FILES, SCHEMA, ArchiveFile, Manifest, read_manifest
 from spark_replay.sources.archives.verification import read_parquet, require_present, require_sound
 from spark_replay.sources.base import RECORDS, Source, first_since
 from spark_replay.sources.brokers.topic import Topic
+from spark_replay.sources.folders import Folder
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from spark_replay.errors import ArchiveError
-from spark_replay.sources.archives.folders import Folder
 from spark_replay.sources.archives.ledger import Ledger, ledger_fields, read_ledger
+from spark_replay.sources.folders import Folder
 from stores._core.outside import MISSHAPEN
 
 MANIFEST = "_manifest"

@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 
 STEPS = {
     "after the read": "spark_replay.fold.rebuild._counts",
-    "before the files": "spark_replay.fold.rebuild.write_files",
-    "before they are read back": "spark_replay.fold.rebuild._read_back",
+    "before the files": "spark_replay.fold.rebuilt.write_files",
+    "before they are read back": "spark_replay.fold.rebuilt.require_same",
     "before the swap": "spark_replay.sources.staging.tighten_tree",
 }
 PROGRAM = """
-import importlib, os, signal, sys
-module, _, name = sys.argv.pop(1).rpartition(".")
-setattr(importlib.import_module(module), name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+import os, pkgutil, signal, sys
+where, _, name = sys.argv.pop(1).rpartition(".")
+assert hasattr(pkgutil.resolve_name(where), name)
+setattr(pkgutil.resolve_name(where), name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
 from spark_replay.cli import main
 main()
 """

@@ -30,8 +30,8 @@ from spark_replay import (
 )
 from spark_replay.archiving import _Run
 from spark_replay.sources.archives.archive import ArchiveSource
-from spark_replay.sources.archives.folders import Folder
 from spark_replay.sources.archives.manifest import Manifest, decode_entry, encode_entry, read_manifest
+from spark_replay.sources.folders import Folder
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
 from tests.spark.helpers import (
     NOW_MS,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,11 +24,10 @@ from spark_replay import (
 )
 from spark_replay.archiving import _Run
 from spark_replay.sources.archives.archive import ArchiveSource
-from spark_replay.sources.archives.folders import Folder
-from tests.kafka.helpers import unique
+from spark_replay.sources.folders import Folder
 from tests.spark.helpers import NOW_MS, Log, append, fold, random_transactions, write_log
 from tests.spark.sources.archives import ArchiveProcess, in_archive, in_topic
-from tests.spark.sources.object_storage import LATE, Refusal, Storage, serving
+from tests.spark.sources.object_storage import LATE, Refusal, Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,23 +38,6 @@ pytestmark = [
     # moto's and botocore's own
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def storage(spark: SparkSession) -> Iterator[Storage]:
-    with serving() as storage:
-        for name, value in storage.settings.items():
-            spark.conf.set(name, value)
-        yield storage
-        for name in storage.settings:
-            spark.conf.unset(name)
-
-
-@pytest.fixture
-def bucket(storage: Storage) -> str:
-    name = unique("bucket")
-    storage.client.create_bucket(Bucket=name)
-    return name
 
 
 @pytest.fixture(scope="module")

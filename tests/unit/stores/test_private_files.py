@@ -9,7 +9,7 @@ import pytest
 
 from spark_replay.errors import TargetError
 from spark_replay.report.html import write_page
-from spark_replay.sources.archives.folders import _link
+from spark_replay.sources.folders import _link
 from spark_replay.sources.staging import NEW, replacing
 from stores._core.record import Position
 from stores._files import make_folder
