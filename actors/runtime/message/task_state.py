@@ -11,34 +11,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-import msgspec
+from mypy_extensions import mypyc_attr
 
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors.errors import RecordError
 from actors.ports import Clock, Output, Requests, TopicPartition
 from actors.runtime.clock import Timestamps
+from actors.runtime.message.answer_later import AnswerLater
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store_errors import Handle
 from actors.runtime.meters import LateMeter
 from stores._core.overlay import MessageScope, Overlay
-
-
-class AnswerLater(msgspec.Struct, frozen=True):
-    """A question whose answer is still owed: opaque, and JSON, so that it can be kept in the state of its key.
-
-    Attributes:
-        question: its id.
-        reply_to: where the answer goes unless it was asked again.
-        key: the key that was asked.
-        kind: the type of message that it was.
-        is_kept: whether the answer is kept, for when the question is asked again after it.
-    """
-
-    question: bytes
-    reply_to: bytes
-    key: bytes
-    kind: str
-    is_kept: bool = True
 
 
 class Scheduling(Protocol):
@@ -170,7 +153,8 @@ class Ordering(Protocol):
         """Return the error of a record that comes too late."""
 
 
-@dataclass(slots=True)
+@mypyc_attr(native_class=False, allow_interpreted_subclasses=True)
+@dataclass
 class Tools:
     """An actor's tools beside stores, as far as they are declared; `clock`, `timestamps` are there in every worker.
 
