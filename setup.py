@@ -45,7 +45,7 @@ def extensions() -> list[Extension]:
         return []
     from mypyc.build import mypycify
 
-    return mypycify(COMPILED, group_name="faust_actors", opt_level=os.environ.get("OPT", "3"), debug_level="0")
+    return mypycify(COMPILED, group_name="faust_actors", debug_level="0")
 
 
 setup(ext_modules=extensions())
