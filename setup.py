@@ -11,7 +11,6 @@ from setuptools import Extension, setup
 COMPILED = [
     "actors/_core/windows/kinds.py",
     "actors/_core/windows/rows.py",
-    "actors/runtime/inputs/event_times.py",
     "actors/runtime/inputs/inbox.py",
     "actors/runtime/inputs/progress.py",
     "actors/runtime/inputs/task_time.py",

@@ -58,10 +58,10 @@ from actors.errors import (
 from actors.runtime.handlers.actor import Actor, receive
 from actors.runtime.handlers.effect import Effect, EffectCall
 from actors.runtime.handlers.query_methods import query
-from actors.runtime.message.answer_later import AnswerLater
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
+from actors.runtime.message.tools import AnswerLater
 from actors.runtime.windows.store import WindowStore
 
 __all__ = [

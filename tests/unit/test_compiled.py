@@ -24,6 +24,8 @@ def differences(source: str) -> Iterator[str]:
             yield f"line {node.lineno}: the keywords of class {node.name} are dropped"
         if isinstance(node, ast.Return) and isinstance(node.value, ast.GeneratorExp):
             yield f"line {node.lineno}: the generator is evaluated at once"
+        if isinstance(node, ast.Raise) and node.cause is not None and "caused(" not in ast.unparse(node):
+            yield f"line {node.lineno}: the error is raised without its cause"
 
 
 @pytest.mark.parametrize("path", COMPILED)
@@ -36,6 +38,7 @@ def test_a_compiled_module_means_the_same(path: str) -> None:
     [
         ("class Row(Struct, array_like=True):\n    at_ms: int", "keywords of class Row"),
         ("def rows():\n    return (row for row in ())", "evaluated at once"),
+        ("raise ValueError from error", "without its cause"),
     ],
 )
 def test_differences_are_found(source: str, what: str) -> None:

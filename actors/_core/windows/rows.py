@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import msgspec
 
-from actors._core.outside import MALFORMED
+from actors._core.outside import MALFORMED, caused
 from actors._core.windows.held import Held
 from actors._core.windows.kinds import Session, Sliding, Window
 from stores._core.windows import CLOSE_KEY_AT, KEY_AT, WORD
@@ -45,7 +45,7 @@ def decode_list(raw: bytes) -> list[Held]:
     try:
         return _decode_list(raw[1:])
     except MALFORMED as error:
-        raise ValueError(f"not a list of windows, {error}: {raw[:50]!r}") from error
+        raise caused(ValueError(f"not a list of windows, {error}: {raw[:50]!r}"), error) from error
 
 
 def encode_times(times_ms: list[int]) -> bytes:
@@ -62,7 +62,7 @@ def decode_times(raw: bytes) -> list[int]:
     try:
         return _decode_times(raw[1:])
     except MALFORMED as error:
-        raise ValueError(f"not a list of times, {error}: {raw[:50]!r}") from error
+        raise caused(ValueError(f"not a list of times, {error}: {raw[:50]!r}"), error) from error
 
 
 @lru_cache(maxsize=1024)

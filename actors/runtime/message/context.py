@@ -13,7 +13,6 @@ from typing import Any, SupportsIndex
 
 from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
-from actors.runtime.message.answer_later import AnswerLater
 from actors.runtime.message.failures import undecodable
 from actors.runtime.message.ids import message_id
 from actors.runtime.message.outputs import (
@@ -26,7 +25,8 @@ from actors.runtime.message.outputs import (
     too_large,
     typed_headers,
 )
-from actors.runtime.message.task_state import Answering, TaskState
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.tools import Answering, AnswerLater
 
 DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
 

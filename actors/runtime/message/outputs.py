@@ -8,6 +8,7 @@ from typing import Any
 
 from mypy_extensions import mypyc_attr
 
+from actors._core.outside import caused
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Headers
@@ -99,7 +100,9 @@ def _check_text(name: str) -> None:
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"ctx.send(headers=…): the header {name!r} isn't Unicode text: {error}") from error
+        raise caused(
+            UsageError(f"ctx.send(headers=…): the header {name!r} isn't Unicode text: {error}"), error
+        ) from error
 
 
 def _may_pass(pair: Any, came: Sequence[Any]) -> bool:

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 from actors._core.logs import escaping, text_of
 from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, UsageError, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
-from actors.runtime.message.answer_later import AnswerLater
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import newer_entry
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.tools import AnswerLater
 from actors.runtime.requests.requests import ASK, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
 
 logger = escaping(logging.getLogger(__name__))

@@ -10,6 +10,7 @@ from typing import Any
 from mypy_extensions import mypyc_attr
 
 from actors._core.logs import escaping, text_of
+from actors._core.outside import caused
 from actors._core.task.policy import OnError
 from actors.errors import (
     CommitRefusedError,
@@ -196,7 +197,7 @@ class Handling:
             key = None if raw_key is None else at.decode_key(raw_key)
             value = None if raw_value is None else at.decode_value(raw_value)
         except BaseException as error:
-            raise undecodable(state.source, record, error) from error
+            raise caused(undecodable(state.source, record, error), error) from error
         if self.timers is not None:
             self.timers.check(state.source, record)
         return key, value
@@ -340,7 +341,7 @@ class Handling:
         try:
             internal.consume(ctx)
         except Exception as error:
-            raise self.undone(state, record, error, sent) from error
+            raise caused(self.undone(state, record, error, sent), error) from error
         finally:
             ctx._state = None
 

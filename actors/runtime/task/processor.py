@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 
 from actors._core.logs import escaping
+from actors._core.outside import caused
 from actors._core.task.lifecycle import Event
 from actors.errors import (
     CommitRefusedError,
@@ -433,7 +434,7 @@ class TaskProcessor:
                 # keys are handled side by side, the partition stops when all before it is finished.
                 raise
             await self.context.log.fence()
-            raise found from error
+            raise caused(found, error) from error
         self.context.poison.poisoned.pop(identity(source, record), None)
 
     def is_large(self) -> bool:

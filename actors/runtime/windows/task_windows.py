@@ -31,6 +31,7 @@ from typing import Any
 
 import msgspec
 
+from actors._core.outside import caused
 from actors._core.windows.kinds import AlignedWindows, Window
 from actors.errors import NewerVersionError
 from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
@@ -466,11 +467,12 @@ class TaskWindows:
         except NewerVersionError:
             raise
         except (ValueError, IndexError, OverflowError) as error:
-            raise NewerVersionError(
+            failed = NewerVersionError(
                 f"{self._state.home}: a row of store {store.name} can't be read: {error}. If a newer release wrote it, "
                 "run that one. If this worker's disk is damaged, stop the worker, delete the partition's folder of "
                 "the store in its data folder, and start it again: the store is restored from its changelog"
-            ) from error
+            )
+            raise caused(failed, error) from error
 
     def _reached_ms(self) -> int:
         """Return the stream time of what is committed: a message that is going to be tried again hasn't moved it.
