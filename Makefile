@@ -13,7 +13,7 @@ SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 # Each process of the tests, and each worker that they start, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test check compiled compiled-engine test-compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash inhand locks names sim hostile equivalence matrix nightly nightly-tests test-compiled nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
+.PHONY: demo docs test check compiled compiled-engine test-compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash inhand locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
 
 $(READY_DEMO): EXTRAS := broker,spark
 $(READY): EXTRAS := dev,broker,spark,bench
@@ -85,7 +85,7 @@ matrix: $(READY)  ## other versions of Python, of brokers, of PySpark, and the l
 	$(BIN)/python -m dev.matrix $(CELLS)
 
 nightly: $(READY)  ## everything that is long: about two hours on two cores; what follows a failure runs too
-	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names inhand nightly-crash
+	$(MAKE) --keep-going nightly-tests test-compiled nightly-brokers nightly-sim nightly-equivalence hostile locks names inhand nightly-crash
 
 nightly-tests: $(READY) $(READY_DOCS) deploy-tools
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "nightly or hypothesis" -n $(JOBS) --dist loadfile
