@@ -36,7 +36,7 @@ from actors.declare.publishing import claim_target
 from actors.declare.streams.joins import Joins
 from actors.declare.streams.repartition import By, Repartition, forwarder, refuse_own_input
 from actors.declare.streams.tables import Tables, inputs_of, owned
-from actors.declare.streams.windows import Late, WindowStores, timed, windowed
+from actors.declare.streams.windows import Late, WindowStores, timed
 from actors.declare.values.codecs import key_codec, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.stored import own_store, store_keys, stored_values, use_keys
@@ -53,6 +53,7 @@ from actors.runtime.message.store import Placement, Store
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
 from actors.runtime.threads import in_threads
+from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]

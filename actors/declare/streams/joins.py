@@ -20,7 +20,7 @@ from actors.declare.definition import ActorDefinition
 from actors.declare.streams.foreign_joins import join_by_foreign_key
 from actors.declare.streams.repartition import By, forwarder
 from actors.declare.streams.tables import join_tables, owned, two_values
-from actors.declare.streams.windows import LEAST_RETENTION, divert, timed
+from actors.declare.streams.windows import LEAST_RETENTION, timed
 from actors.declare.values.codecs import key_codec
 from actors.declare.values.messages import function_codec
 from actors.errors import ConfigurationError, UsageError
@@ -32,6 +32,7 @@ from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.windows.joins import How, JoinStore, OneStore
+from actors.runtime.windows.late import divert
 from actors.runtime.windows.store import LAST_MS, WindowStore
 
 Pair = Callable[[Context, Any, Any], Awaitable[Any] | Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, SupportsIndex
 
 from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
@@ -25,7 +25,8 @@ from actors.runtime.message.outputs import (
     too_large,
     typed_headers,
 )
-from actors.runtime.message.task_state import Answering, AnswerLater, TaskState
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.tools import Answering, AnswerLater
 
 DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
 
@@ -162,8 +163,8 @@ class Context:
         *,
         key: Any = None,
         value: Any = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
+        partition: SupportsIndex | None = None,
+        timestamp_ms: SupportsIndex | None = None,
         headers: Headers | Mapping[str, bytes] = (),
     ) -> None:
         """Send a record as a part of this message's commit: it is there if, and only if, the message's writes are.
@@ -210,7 +211,7 @@ class Context:
         key: Any,
         message: Any,
         *,
-        timestamp_ms: int | None = None,
+        timestamp_ms: SupportsIndex | None = None,
         headers: Headers | Mapping[str, bytes] = (),
     ) -> None:
         """Send `message` to the actor of `key`, as a part of this message's commit.
