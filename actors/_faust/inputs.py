@@ -14,7 +14,8 @@ from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.topics import ANY_TIME, Topics
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp, changelog_topic
-from actors.declare.values.codecs import key_codec, one_form, topic_codecs
+from actors.declare.values.codecs import one_form
+from actors.declare.values.schemas import key_codec, topic_codecs
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import TopicPartition
 from actors.runtime.inputs.time_order import in_order_of_time

@@ -13,9 +13,10 @@ from actors._core.keys import place_of
 from actors._core.windows.kinds import Window
 from actors.declare.definition import ActorDefinition, messages_of
 from actors.declare.host import DeclaredApp
-from actors.declare.values.codecs import CodecError, topic_codecs
+from actors.declare.values.codecs import CodecError
 from actors.declare.values.decoder import as_json
 from actors.declare.values.messages import MessageCodec
+from actors.declare.values.schemas import topic_codecs
 from actors.errors import UsageError
 from actors.ports import Headers, TopicPartition
 from actors.runtime.commands import ALL, Command

@@ -21,8 +21,8 @@ from actors.declare.streams.foreign_joins import join_by_foreign_key
 from actors.declare.streams.repartition import By, forwarder
 from actors.declare.streams.tables import join_tables, owned, two_values
 from actors.declare.streams.windows import LEAST_RETENTION, divert, timed
-from actors.declare.values.codecs import key_codec
 from actors.declare.values.messages import function_codec
+from actors.declare.values.schemas import key_codec
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import InputRecord, TopicPartition
 from actors.runtime.handlers.callables import check_callable, name_of

@@ -14,8 +14,8 @@ from actors.declare.declared import Declaration, as_coroutine
 from actors.declare.definition import InputHandler, name_store
 from actors.declare.streams.aggregates import aggregate_table
 from actors.declare.streams.repartition import rekeyed
-from actors.declare.values.codecs import check_schema, key_codec
 from actors.declare.values.messages import function_codec
+from actors.declare.values.schemas import check_schema, key_codec
 from actors.declare.values.shapes import ValueType
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable, name_of

@@ -14,7 +14,7 @@ from aiohttp import web
 from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
 from actors._faust.app import App
-from actors.declare.values.codecs import key_codec
+from actors.declare.values.schemas import key_codec
 from actors.errors import ReadOnlyQueryError, Rejected
 from actors.ports import TopicPartition
 from actors.runtime.handlers.actor import Actor
