@@ -31,14 +31,15 @@ class Shape(Protocol):
 
     Attributes:
         record: the name of the type in schemas, for subjects.
-        schema: what the type is written with; None if only a registry says it.
-        references: the schemas that this one uses, each with its subject; those without uses of their own come first.
         infix: what stands between a schema's id and the content.
     """
 
     record: str
-    schema: Schema | None
     infix: bytes
+
+    @property
+    def schema(self) -> Schema | None:
+        """The schema that values are written with, unless the format has a version; None without a type."""
 
     def reader(self, schema: Schema) -> Read:
         """Return what reads content that was written with a schema.
@@ -148,8 +149,7 @@ class Framed:
         self.subject = format_.subject_of(place, shape.record)
         self._header = SCHEMA_HEADERS[place.part]
         self._readers: dict[bytes, Read] = {}
-        self._write: Callable[[Any], bytes] | None = None
-        self._read_own: Read | None = None
+        self._own: tuple[Callable[[Any], bytes], Read] | None = None
         self._id = b""
         self._own_headers: list[tuple[str, bytes]] = []
 
@@ -162,7 +162,7 @@ class Framed:
 
     def headers(self, _: Any) -> list[tuple[str, bytes]]:
         """Return the header with the id of the schema."""
-        if self._write is None:
+        if self._own is None:
             self.resolve()
         return self._own_headers
 
@@ -173,9 +173,7 @@ class Framed:
 
     def encode_bare(self, value: Any) -> bytes:
         """Return a value's bytes without the id."""
-        write = self._write
-        if write is None:
-            write = self.resolve()
+        write, _ = self._own or self.resolve()
         try:
             return write(value)
         except MemoryError:
@@ -198,43 +196,42 @@ class Framed:
 
     def decode_bare(self, raw: bytes) -> Any:
         """Return the value of bytes without an id, written with the schema that values are written with."""
-        if self._write is None:
-            self.resolve()
+        _, read = self._own or self.resolve()
         try:
-            return self._read_own(raw, 0) if self._read_own is not None else None
+            return read(self._shape.infix + raw, 0)
         except MemoryError:
             raise
         except Exception as error:
             raise self._undecodable(raw, error) from error
 
-    def resolve(self) -> Callable[[Any], bytes]:
-        """Find the schema that values are written with.
+    def resolve(self) -> tuple[Callable[[Any], bytes], Read]:
+        """Find the schema that values are written with; return what writes with it, and what reads that.
 
         Raises:
             CodecError: it can't be used with the type.
             UnresolvedSchemaError: it isn't here yet.
         """
-        client, version, own = client_of(self._app), self._format.version, self._shape.schema
+        client, version, declared = client_of(self._app), self._format.version, self._shape.schema
         if version is not None:
             schema, id, guid = client.version(self.subject, version)
-        elif own is None:
+        elif declared is None:
             raise CodecError(
                 f"subject {self.subject}: without a type nothing can be written: declare a type, or "
                 f'{type(self._format).__name__}(version="latest")'
             )
         else:
-            schema = own
-            id, guid = client.writer(self.subject, own)
+            schema = declared
+            id, guid = client.writer(self.subject, declared)
         try:
-            write, self._read_own = self._shape.writer(schema), self._shape.reader(schema)
+            own = self._shape.writer(schema), self._shape.reader(schema)
         except Exception as error:
             raise CodecError(
                 f"schema {id} of subject {self.subject} can't be written with: {text_of(error)}"
             ) from error
         self._id = bytes([MAGIC_ID]) + id.to_bytes(4) + self._shape.infix
         value = self._id if guid is None else bytes([MAGIC_GUID]) + guid.bytes + self._shape.infix
-        self._own_headers, self._write = [(self._header, value)], write
-        return write
+        self._own_headers, self._own = [(self._header, value)], own
+        return own
 
     def _reader(self, raw: bytes) -> tuple[Read, int]:
         magic = raw[0] if raw else -1

@@ -12,7 +12,7 @@ import json
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import quote
@@ -33,6 +33,8 @@ REQUEST_S = 10.0
 """How long one request may take."""
 REMIND_S = 60.0
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
+MAX_DEPTH = 50
+"""Of references."""
 MOST_MISSING = 10_000
 """How many ids that the registry lacks are remembered: hostile records may name any."""
 UNKNOWN_SUBJECT, UNKNOWN_VERSION, UNKNOWN_SCHEMA = 40401, 40402, 40403
@@ -74,12 +76,14 @@ class Schema:
         type: its kind.
         references: the schemas that it uses.
         resolved: the texts of these and of those that they use, by name; those without uses of their own come first.
+        uses: in the place of `references`, the schemas that are registered under their names ahead of this one.
     """
 
     text: str
     type: SchemaType = "AVRO"
     references: tuple[Reference, ...] = ()
     resolved: Mapping[str, str] = field(default_factory=dict, compare=False)
+    uses: tuple[tuple[str, Schema], ...] = ()
 
     def body(self) -> dict[str, Any]:
         """Return what requests say of it."""
@@ -278,9 +282,16 @@ class RegistryClient:
         self._schemas[id] = await self._read(answer)
 
     async def _fetch_writer(self, subject: str, schema: Schema) -> None:
-        path, body = f"subjects/{quote(subject, safe='')}", schema.body()
+        answer = await self._registered(subject, schema)
+        self._writers[subject, schema] = ids = _ids(answer)
+        self._schemas[ids[0]] = schema
+
+    async def _registered(self, subject: str, schema: Schema) -> Any:
+        uses = [(name, (await self._registered(name, used))["version"]) for name, used in schema.uses]
+        references = (*schema.references, *(Reference(name, name, version) for name, version in uses))
+        path, body = f"subjects/{quote(subject, safe='')}", replace(schema, references=references).body()
         try:
-            answer = await self.request("POST", path, body)
+            return await self.request("POST", path, body)
         except RegistryError as error:
             if error.code not in (UNKNOWN_SUBJECT, UNKNOWN_SCHEMA):
                 raise
@@ -289,9 +300,8 @@ class RegistryClient:
                     f"subject {subject} lacks the schema that this program writes: register it, or let workers do it "
                     "(register_schemas=True)"
                 ) from error
-            answer = await self.request("POST", f"{path}/versions", body)
-        self._writers[subject, schema] = ids = _ids(answer)
-        self._schemas[ids[0]] = schema
+            await self.request("POST", f"{path}/versions", body)
+        return await self.request("POST", path, body)
 
     async def _fetch_version(self, subject: str, version: int | str) -> None:
         answer = await self.request("GET", f"subjects/{quote(subject, safe='')}/versions/{version}")
@@ -310,7 +320,7 @@ class RegistryClient:
         await self.request("POST", f"{path}/versions", schema.body())
         return int((await self.request("POST", path, schema.body()))["version"])
 
-    async def _read(self, answer: Any) -> Schema:
+    async def _read(self, answer: Any, depth: int = 0) -> Schema:
         if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
             raise RegistryError(f"its answer is no schema: {str(answer)[:80]}")
         references = tuple(
@@ -318,14 +328,16 @@ class RegistryClient:
             for used in answer.get("references") or ()
         )
         resolved: dict[str, str] = {}
-        await self._resolve(references, resolved)
+        if depth > MAX_DEPTH:
+            raise RegistryError(f"references are deeper than {MAX_DEPTH}")
+        await self._resolve(references, resolved, depth)
         return Schema(answer["schema"], answer.get("schemaType") or "AVRO", references, resolved)
 
-    async def _resolve(self, references: Sequence[Reference], resolved: dict[str, str]) -> None:
+    async def _resolve(self, references: Sequence[Reference], resolved: dict[str, str], depth: int) -> None:
         for used in references:
             if used.name not in resolved:
                 answer = await self.request("GET", f"subjects/{quote(used.subject, safe='')}/versions/{used.version}")
-                schema = await self._read(answer)
+                schema = await self._read(answer, depth + 1)
                 resolved |= {**schema.resolved, used.name: schema.text}
 
 
