@@ -23,7 +23,7 @@ def find_java() -> str:
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
-    version = _java_version(java) if java else 0
+    version = java_version(java) if java else 0
     if java and version >= LEAST_JAVA:
         return java
     try:
@@ -37,7 +37,7 @@ def find_java() -> str:
 
 
 @functools.cache
-def _java_version(java: str) -> int:
+def java_version(java: str) -> int:
     """Return the major version of a Java, 0 if it doesn't tell."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_VERSION_S, check=False)

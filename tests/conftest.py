@@ -16,6 +16,7 @@ from dev.kafka import Cluster, existing_brokers
 from dev.kafka.archive import ensure_archive
 from tests import balance, skips
 from tests.examples import load_profile
+from tests.parts import end_parts, shared_folder
 from tests.s3 import S3Server, running_s3
 
 load_profile()
@@ -76,8 +77,7 @@ def brokers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     if existing:
         return existing
     ensure_archive()
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if hasattr(request.config, "workerinput") else base) / KAFKA
+    folder = shared_folder(request.config, tmp_path_factory) / KAFKA
     # An expired transaction is aborted within a second, not within 10.
     return Cluster.up(
         folder, overrides={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
@@ -85,9 +85,11 @@ def brokers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the cluster that the tests shared, after all processes are done."""
+    """End what the tests shared, after all processes are done."""
     factory: pytest.TempPathFactory | None = getattr(config, "_tmp_path_factory", None)
     base: Path | None = getattr(factory, "_basetemp", None)
-    if hasattr(config, "workerinput") or base is None or not (base / KAFKA / STATE_FILE).exists():
+    if hasattr(config, "workerinput") or base is None:
         return
-    Cluster.open(base / KAFKA).down(delete=True)
+    end_parts(base)
+    if (base / KAFKA / STATE_FILE).exists():
+        Cluster.open(base / KAFKA).down(delete=True)

@@ -20,10 +20,11 @@ LOG_DIRS_COMMAND = "org.apache.kafka.tools.LogDirsCommand"
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
+TOOLS_LOG = _HERE / "log4j2-tools.xml"
 _CACHE = Path("~/.cache/faust-actors/jars")
 _INSTALL = "pip install 'faust-actors[broker]'"
 # Kafka logs by slf4j 1.7: the binding for slf4j 2 would never be found
-_LOGGING = ("org.apache.logging.log4j:log4j-slf4j-impl:2.24.3", "org.apache.logging.log4j:log4j-core:2.24.3")
+LOGGING = ("org.apache.logging.log4j:log4j-slf4j-impl:2.24.3", "org.apache.logging.log4j:log4j-core:2.24.3")
 # Only a tool for plugins of Kafka Connect needs it, and it brings half of all jars
 _CONNECT = "org.apache.kafka:connect-runtime"
 # the first seconds of a JVM are compiling: the quick compiler alone halves them
@@ -64,7 +65,7 @@ def ensure_jars() -> Path:
     """
     version = kafka_version()
     kafka = (f"org.apache.kafka:{name}:{version}" for name in ("kafka_2.13", "kafka-tools"))
-    return jars_of([*kafka, *_LOGGING], f"kafka-{version}", without=_CONNECT)
+    return jars_of([*kafka, *LOGGING], f"kafka-{version}", without=_CONNECT)
 
 
 def jars_of(coordinates: Iterable[str], name: str, *, without: str = "") -> Path:
@@ -101,7 +102,7 @@ def archive() -> Path:
 
 def tool_command(main_class: str, *args: str) -> list[str]:
     """Returns the command that runs one of Kafka's Java tools; its log goes to standard error."""
-    return java_command(main_class, *args, flags=("-Xmx256m", f"-Dlog4j2.configurationFile={_HERE}/log4j2-tools.xml"))
+    return java_command(main_class, *args, flags=("-Xmx256m", f"-Dlog4j2.configurationFile={TOOLS_LOG}"))
 
 
 def run_tool(

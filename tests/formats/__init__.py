@@ -1,0 +1,1 @@
+"""Topics as companies have them: with a schema registry, and with the changes of a database."""

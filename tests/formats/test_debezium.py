@@ -1,0 +1,98 @@
+"""Changes of a real database, as a real Debezium writes them into a topic."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dev import connect as kafka_connect
+from dev import postgres as postgresql
+from dev.connect import Format
+from dev.parts import Part
+from tests.formats.changes import (
+    FORMATS,
+    RECORDED,
+    all_changes,
+    following,
+    make_database,
+    plain,
+    schemas_of,
+    streaming,
+)
+from tests.kafka.helpers import eventually, read_all
+
+# they differ from run to run; those that a program decides by are compared as present or not
+CHANGING = frozenset(("ts_ms", "ts_us", "ts_ns", "lsn", "txId", "sequence", "name", "db", "version"))
+
+
+def masked(value: Any) -> Any:
+    """A value in which what changes from run to run is masked, and what is null isn't."""
+    if isinstance(value, dict):
+        return {key: "masked" if key in CHANGING and item is not None else masked(item) for key, item in value.items()}
+    return [masked(item) for item in value] if isinstance(value, list) else value
+
+
+def payload(event: dict[str, Any], value_format: Format) -> dict[str, Any]:
+    if value_format == "json-schema":
+        event = {part: event[part] and event[part]["payload"] for part in ("key", "value")}
+    return {"key": event["key"], "value": masked(event["value"])}
+
+
+def recorded(value_format: Format) -> dict[str, Any]:
+    return json.loads((RECORDED / FORMATS[value_format]).read_text())
+
+
+@pytest.mark.parametrize("value_format", ["json", pytest.param("json-schema", marks=pytest.mark.nightly)])
+async def test_events_are_those_that_were_recorded(
+    debezium: Part, brokers: str, postgres: str, value_format: Format
+) -> None:
+    records = await all_changes(debezium, brokers, make_database(postgres), value_format)
+    events = [payload(plain(record, value_format), value_format) for record in records]
+    assert events == [payload(event, value_format) for event in recorded(value_format)["events"]]
+    operations = [event["value"] and event["value"]["op"] for event in events]
+    assert operations == [*"rrcu", "d", None, "c", "d", None, *"cucuuutc"]
+
+
+@pytest.mark.nightly
+async def test_avro_has_the_ids_of_the_registrys_schemas(
+    debezium: Part, brokers: str, postgres: str, registry: str
+) -> None:
+    records = await all_changes(debezium, brokers, make_database(postgres), "avro", registry=registry)
+    content = recorded("avro")
+    assert [(record.key is None, record.value is None) for record in records] == [
+        (event["key"] is None, event["value"] is None) for event in content["events"]
+    ]
+    # the table's key, and its rows before and after the new column
+    assert len(schemas_of(registry, records)) == len(content["schemas"]) == 3
+    assert {record.value[:1] for record in records if record.value} == {b"\0"}
+
+
+@pytest.mark.nightly
+async def test_a_killed_connect_goes_on_where_it_was(brokers: str, postgres: str, tmp_path: Path) -> None:
+    database = make_database(postgres)
+    postgresql.run_sql(database, "create table numbers (n int primary key)", "insert into numbers values (1)")
+    with (
+        kafka_connect.up(tmp_path / "connect", brokers) as connect,
+        following(connect, database, topic__creation__default__partitions="1") as prefix,
+    ):
+        await streaming(connect, prefix, database)
+        connect.kill()
+        postgresql.run_sql(database, "insert into numbers values (2)")
+        assert kafka_connect.up(tmp_path / "connect", brokers).address == connect.address
+        await streaming(connect, prefix, database)
+        postgresql.run_sql(database, "insert into numbers values (3)")
+
+        async def numbers() -> list[int]:
+            records = await read_all(brokers, f"{prefix}.public.numbers")
+            return [json.loads(record.key)["n"] for record in records]
+
+        async def has_all() -> bool:
+            return 3 in await numbers()
+
+        await eventually(has_all)
+        # what was written just before the kill may come again
+        assert [number for number, _ in groupby(await numbers())][-3:] == [1, 2, 3]
