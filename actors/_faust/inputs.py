@@ -182,5 +182,5 @@ def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answer
         decode_value=definition.messages(topic).decode,
         partitioner=app.partitioner_for(name),
         tombstones=definition.takes_tombstones(topic),
-        event_time=None if stamp is None else EventTime(name, topic_codecs(topic)[1].decode, stamp),
+        event_time=None if stamp is None else EventTime(name, topic_codecs(topic)[1].from_record, stamp),
     )

@@ -120,7 +120,7 @@ class RegistryFormat:
             f"{getattr(plain, '__name__', plain)} as {self!r}",
             origin=(plain, place, self),
             frame=framed.frame if reads_header else None,
-            headers=(framed.headers if has_header else _no_headers) if not place.is_state else None,
+            headers=None if place.is_state else framed.headers if has_header else framed.no_headers,
         )
 
     def subject_of(self, place: Place, record: str) -> str:
@@ -137,10 +137,6 @@ def type_is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _no_headers(_: Any) -> list[tuple[str, bytes]]:
-    return []
-
-
 class Framed:
     """Values of one type at one place, with the ids of their schemas."""
 
@@ -151,7 +147,7 @@ class Framed:
         self._readers: dict[bytes, Read] = {}
         self._own: tuple[Callable[[Any], bytes], Read] | None = None
         self._id = b""
-        self._own_headers: list[tuple[str, bytes]] = []
+        self._own_headers: list[tuple[str, bytes | None]] = []
 
     def frame(self, headers: Headers, raw: bytes) -> bytes:
         """Return a record's content behind the id of its schema, wherever that came."""
@@ -160,7 +156,11 @@ class Framed:
                 return value + raw
         return raw
 
-    def headers(self, _: Any) -> list[tuple[str, bytes]]:
+    def no_headers(self, _: Any) -> list[tuple[str, bytes | None]]:
+        """Return that a header of another schema isn't passed on."""
+        return [(self._header, None)]
+
+    def headers(self, _: Any) -> list[tuple[str, bytes | None]]:
         """Return the header with the id of the schema."""
         if self._own is None:
             self.resolve()

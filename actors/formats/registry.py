@@ -8,6 +8,7 @@ Confluent's own brings a second HTTP client and a second Kafka client.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import ssl
@@ -137,8 +138,10 @@ class Registry:
             OSError, ValueError: there was none, or it is no JSON.
         """
         url = URL(self.url)
-        auth = aiohttp.BasicAuth(url.user, url.password or "") if url.user is not None else None
         headers = {"Accept": f"{CONTENT_TYPE}, application/json"}
+        if url.user is not None:
+            pair = base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
+            headers["Authorization"] = f"Basic {pair}"
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         if body is not None:
@@ -147,7 +150,7 @@ class Registry:
         # Requests are rare: a connection for each leaves nothing open.
         timeout = aiohttp.ClientTimeout(total=REQUEST_S)
         async with (
-            aiohttp.ClientSession(timeout=timeout, auth=auth, headers=headers) as session,
+            aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
             session.request(
                 method, target, data=None if body is None else json.dumps(body), ssl=self.ssl_context or True
             ) as answer,
@@ -168,7 +171,7 @@ class RegistryClient:
 
     def __init__(self, transport: Any, *, registers: bool) -> None:
         self._transport: Transport = transport
-        self.registers = registers
+        self._registers = registers
         self.shown = str(getattr(transport, "shown", type(transport).__name__))
         self._schemas: dict[int | UUID, Schema] = {}
         self._missing: dict[int | UUID, str] = {}
@@ -201,7 +204,7 @@ class RegistryClient:
         """Return the id, and the GUID if the registry has them, under which a subject has a schema.
 
         Raises:
-            UnresolvedSchemaError: it isn't here yet; so it stays while the registry lacks it and `registers` is False.
+            UnresolvedSchemaError: it isn't here yet; so it stays while the registry lacks it and nobody registers it.
         """
         ids = self._writers.get((subject, schema))
         if ids is not None:
@@ -241,7 +244,8 @@ class RegistryClient:
             if self._failures:
                 await asyncio.sleep(self._backoff.delay_s(self._failures))
             await fetch()
-        except (RegistryError, OSError, ValueError, aiohttp.ClientError, TimeoutError) as error:
+        except Exception as error:
+            # Whatever an answer holds: the next one may be a schema.
             self._failures += 1
             reason = text_of(error) or type(error).__name__
             if self._reminders.is_due(asyncio.get_running_loop().time(), f"{what}: {reason}"):
@@ -295,7 +299,7 @@ class RegistryClient:
         except RegistryError as error:
             if error.code not in (UNKNOWN_SUBJECT, UNKNOWN_SCHEMA):
                 raise
-            if not self.registers:
+            if not (self._registers or getattr(self._transport, "registers", False)):
                 raise RegistryError(
                     f"subject {subject} lacks the schema that this program writes: register it, or let workers do it "
                     "(register_schemas=True)"
@@ -371,8 +375,6 @@ def client_of(app: Any) -> RegistryClient:
         transport = Registry(url=registry.read_text(encoding="utf-8").strip())
     elif isinstance(registry, str):
         transport = Registry(url=registry)
-    client = RegistryClient(
-        transport, registers=app.actor_options.register_schemas or getattr(transport, "registers", False)
-    )
+    client = RegistryClient(transport, registers=app.actor_options.register_schemas)
     _clients[app] = registry, client
     return client

@@ -27,6 +27,7 @@ from actors._core.values.key_forms import decimal_form, float_form, plain_form, 
 from actors._core.values.read_back import difference, is_told_by_equality, kept_test, lost_field, no_text_key, unfit
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 from actors.ports import Headers
+from actors.runtime.message.outputs import TypeHeaders
 
 _SCALARS = (int, float, bool, Decimal, UUID)
 _EXACT = (bytes, str, int, bool, Decimal, UUID)
@@ -57,7 +58,7 @@ class Codec:
 
     Attributes:
         frame: makes of a record's headers and bytes those that `decode` takes, where headers have a part of them.
-        headers: gives the headers that a value is sent with.
+        headers: gives the headers that a value is sent with, None for those that it isn't sent with.
     """
 
     decode: Callable[[bytes], Any]
@@ -66,7 +67,7 @@ class Codec:
     is_json: bool = False
     origin: Any = None
     frame: Callable[[Headers, bytes], bytes] | None = None
-    headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
+    headers: TypeHeaders | None = None
 
     def from_record(self, headers: Headers, raw: bytes) -> Any:
         """Return the value of a record with headers."""

@@ -21,8 +21,9 @@ from actors.declare.values.schemas import bound, value_codec
 from actors.errors import ConfigurationError, NewerVersionError, UnknownTypeError, UsageError, show_bytes
 from actors.ports import Headers
 from actors.runtime.handlers.actor import Actor
+from actors.runtime.inputs.event_times import with_content
 from actors.runtime.message.context import Context
-from actors.runtime.message.outputs import TYPE_HEADER
+from actors.runtime.message.outputs import SCHEMA_HEADERS, TYPE_HEADER, TypeHeaders, sent_headers
 
 Handler = Callable[[Context, Any], Awaitable[Any]]
 
@@ -38,7 +39,8 @@ class MessageCodec:
     decode: Callable[[bytes], Any]
     encode: Callable[[Any], bytes]
     by_headers: Callable[[Headers, bytes], Any] | None = None
-    type_headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
+    type_headers: TypeHeaders | None = None
+    frame: Callable[[Headers, bytes], bytes] | None = None
 
     def with_headers(self, message: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
         """Return a message's bytes and the headers that it goes with.
@@ -46,19 +48,22 @@ class MessageCodec:
         Raises:
             UsageError: the actor doesn't take such messages.
         """
-        return self.encode(message), [] if self.type_headers is None else self.type_headers(message)
+        return self.encode(message), [] if self.type_headers is None else sent_headers(self.type_headers(message))
 
     def around(self, handler: Handler) -> Handler:
         """Return the handler for what `decode` gives.
 
         A message that doesn't decode is an undecodable record, though only the handler sees it.
         """
-        by_headers = self.by_headers
+        by_headers, frame = self.by_headers, self.frame
         if by_headers is None:
             return handler
 
         async def handle(ctx: Context, raw: Any) -> Any:
             try:
+                if frame is not None and raw is not None and (content := frame(ctx.headers, raw)) is not raw:
+                    # Tables, joins and topics that get the record's bytes keep them whole.
+                    raw, ctx._record = content, with_content(ctx._record, content, SCHEMA_HEADERS["value"])
                 message = None if raw is None else by_headers(ctx.headers, raw)
             except (CodecError, NewerVersionError) as error:
                 raise ctx.undecodable(error) from error
@@ -115,6 +120,7 @@ def _of_records(codec: Codec, decode: Callable[[bytes], Any], encode: Callable[[
         encode,
         None if frame is None else lambda came, raw: decode(frame(came, raw)),
         codec.headers,
+        frame,
     )
 
 
@@ -230,7 +236,7 @@ class _Types:
         """Return the message's bytes."""
         return self._codecs[self._type_of(message)].encode(message)
 
-    def headers(self, message: Any) -> list[tuple[str, bytes]]:
+    def headers(self, message: Any) -> list[tuple[str, bytes | None]]:
         """Return the header that names the message's type; a tombstone has none."""
         if message is None and self._takes_none:
             return []

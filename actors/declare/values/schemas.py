@@ -22,6 +22,7 @@ from actors.declare.values.codecs import (
     strip_optional,
 )
 from actors.errors import ConfigurationError
+from actors.runtime.message.outputs import sent_headers
 from actors.runtime.message.unresolved import resolved
 
 _FAUST_SCALARS = (str, bytes, int, float, Decimal)
@@ -208,7 +209,7 @@ def _dump(codec: Codec, value: Any, headers: Any) -> tuple[bytes | None, Any]:
         return value, headers
     payload = codec.encode(value)
     if codec.headers is not None:
-        headers = {**dict(headers or {}), **dict(codec.headers(value))}
+        headers = {**dict(headers or {}), **dict(sent_headers(codec.headers(value)))}
     return payload, headers
 
 

@@ -10,7 +10,8 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Headers
 
-TypeHeaders = Callable[[Any], list[tuple[str, bytes]]]
+TypeHeaders = Callable[[Any], list[tuple[str, bytes | None]]]
+"""The headers that a value is sent with. One that is None isn't passed on from the message that is handled."""
 RESERVED = "fa-"
 """How the names of the framework's own headers begin."""
 TYPE_HEADER = "fa-type"
@@ -47,7 +48,7 @@ class OutputTopic:
 
     def headers_of(self, value: Any) -> list[tuple[str, bytes]]:
         """Return the headers that a value is sent with."""
-        return [] if self.type_headers is None else self.type_headers(value)
+        return [] if self.type_headers is None else sent_headers(self.type_headers(value))
 
     def home(self, key: bytes, partitions: int | None = None) -> int:
         """Return the partition of a key, in as many partitions as the topic has unless told otherwise."""
@@ -96,12 +97,18 @@ def checked_headers(
 def typed_headers(
     headers: Headers | Mapping[str, bytes],
     came: Sequence[tuple[str, bytes]],
-    own: Sequence[tuple[str, bytes]],
+    own: Sequence[tuple[str, bytes | None]],
     *also: str,
 ) -> OwnHeaders:
     """Return `checked_headers` with those of type and schema of what is sent, in the place of others and of `also`."""
-    replaced = {*SCHEMA_HEADERS.values(), *also, *(name for name, _ in own)}
-    return OwnHeaders([*(pair for pair in checked_headers(headers, came) if pair[0] not in replaced), *own])
+    replaced = {*also, *(name for name, _ in own)}
+    passed = (pair for pair in checked_headers(headers, came) if pair[0] not in replaced)
+    return OwnHeaders([*passed, *sent_headers(own)])
+
+
+def sent_headers(own: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:
+    """Return the headers among those of a type that are sent."""
+    return [(name, data) for name, data in own if data is not None]
 
 
 def _check_text(name: str) -> None:

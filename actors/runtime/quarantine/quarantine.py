@@ -392,14 +392,15 @@ class Parked:
 
         internal = InternalMessage(internal_record, remove, lambda: None, f"parked message {message.message_id}")
         try:
-            retime(self._spec.event_times, state.source, internal_record)
             try:
+                retime(self._spec.event_times, state.source, internal_record)
                 await handling.once(state, internal_record, internal)
             except UnresolvedSchemaError as error:
                 state.scope.rollback(written)
                 del state.outputs[sent:]
                 # Asked once only: the message stays parked if the registry is down.
                 await error.fetch()
+                retime(self._spec.event_times, state.source, internal_record)
                 await handling.once(state, internal_record, internal)
         except BaseException as error:
             failed = handling.undone(state, internal_record, error, sent, written=written)

@@ -20,6 +20,7 @@ class FakeRegistry:
     Attributes:
         requests: what it was asked so far, as "GET schemas/ids/1".
         is_down: whether it answers nothing.
+        registers: whether programs register the schemas that they write with.
 
     Examples:
         >>> from actors.testing import FakeRegistry
@@ -30,12 +31,11 @@ class FakeRegistry:
 
     requests: list[str] = field(default_factory=list)
     is_down: bool = False
+    registers: bool = True
     _schemas: list[dict[str, Any]] = field(default_factory=list)
     _subjects: dict[str, list[int]] = field(default_factory=dict)
 
     shown: ClassVar[str] = "of the test"
-    registers: ClassVar[bool] = True
-    """Programs register the schemas that they write with."""
 
     def register(self, subject: str, schema: str, type: str = "AVRO", references: Any = ()) -> int:
         """Register a schema; return its id."""
