@@ -171,6 +171,9 @@ def _tagged(data: Any, tags: Mapping[str, tuple[str, Any]]) -> Any:
     """Return what fastavro read, in which a union's record is a pair of name and fields, as msgspec takes it."""
     if isinstance(data, tuple):
         name, fields = data
+        if not isinstance(fields, dict):
+            # Enums and fixed bytes have names too.
+            return fields
         tag = tags.get(name.rpartition(".")[2])
         fields = {key: _tagged(part, tags) for key, part in fields.items()}
         return fields if tag is None else {**fields, tag[0]: tag[1]}

@@ -13,7 +13,7 @@ import msgspec
 
 from actors._core.values.key_forms import plain_form
 from actors._core.values.read_back import unfit
-from actors.declare.values.codecs import UNTYPED, is_model, is_record, kinds_of
+from actors.declare.values.codecs import UNTYPED, classes_of, is_model, is_record, kinds_of
 from actors.errors import ConfigurationError
 
 NATIVE = (bytes, bytearray, datetime, date, time, Decimal, UUID)
@@ -72,7 +72,11 @@ def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
     def load(data: Any) -> Any:
         return msgspec.convert(data, type_, builtin_types=NATIVE)
 
+    classes, name = classes_of(type_), getattr(type_, "__name__", str(type_))
+
     def dump(value: Any) -> Any:
+        if not isinstance(value, classes):
+            raise TypeError(f"expected {name}, got {type(value).__name__}")
         data = msgspec.to_builtins(value, builtin_types=NATIVE, order="deterministic")
         # A field of another type would be read back as another value, or not at all.
         msgspec.convert(data, type_, builtin_types=NATIVE)

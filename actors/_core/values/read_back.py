@@ -133,9 +133,11 @@ def is_kept(value: Any) -> bool:
 
 def _fields_test(info: msgspec.inspect.StructType, outer: tuple[type, ...]) -> Callable[[Any], bool] | None:
     """Return a test of the fields' classes, in one expression: it is made once, and called at each write."""
-    if info.cls in outer or hasattr(info.cls, "__post_init__") or info.cls.__struct_config__.omit_defaults:
+    # Of a generic one, such as Page[int], the class of its values.
+    own = getattr(info.cls, "__origin__", info.cls)
+    if info.cls in outer or hasattr(own, "__post_init__") or own.__struct_config__.omit_defaults:
         return None
-    names: dict[str, Any] = {"own": info.cls, "isfinite": math.isfinite}
+    names: dict[str, Any] = {"own": own, "isfinite": math.isfinite}
     tests = ["type(value) is own"]
     for field in info.fields:
         arms = field.type.types if isinstance(field.type, msgspec.inspect.UnionType) else (field.type,)

@@ -492,7 +492,7 @@ def _guard_decode(decode: _Decode, label: str, refuse: Callable[[bytes], None] |
 def _guard_encode(encode: _Encode, type_: Any, label: str, reading: _ReadBack | None) -> _Encode:
     """Return an encoder that raises `CodecError`, for what isn't read back too."""
     decode, quick, is_kept = reading or (None, None, None)
-    expected = _classes(type_)
+    expected = classes_of(type_)
     # JSON's true is no number: a record that says so couldn't be read back.
     refused = (types.NoneType, bool) if type_ in (int, float) else types.NoneType
     exact = frozenset(expected)
@@ -523,7 +523,7 @@ def _check_same(value: Any, back: Any) -> None:
         raise ValueError(reason)
 
 
-def _classes(type_: Any) -> tuple[type, ...]:
+def classes_of(type_: Any) -> tuple[type, ...]:
     """Return the classes of which a value of `type_` is; `object` where that can't be told."""
     if type_ in UNTYPED:
         return (object,)
@@ -534,7 +534,7 @@ def _classes(type_: Any) -> tuple[type, ...]:
         # A TypedDict, of which nothing can be an instance.
         return (dict,)
     if is_union(type_):
-        return tuple(found for arm in typing.get_args(type_) for found in _classes(arm))
+        return tuple(found for arm in typing.get_args(type_) for found in classes_of(arm))
     # A class up to Python 3.12, a special form after it.
     is_class = isinstance(origin or type_, type) and origin is not Annotated
     return (origin or type_,) if is_class else (object,)
