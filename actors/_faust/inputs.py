@@ -165,7 +165,8 @@ def input_handler(definition: ActorDefinition, topic: Any, answers: Replies | No
     name = str(topic.get_topic_name())
     own, table = definition.handlers.get(name), definition.table_fed_by(name)
     if table is not None and own is not None and own.is_feed:
-        return own.handler if definition.order is None else in_order_of_time(own.handler, definition.late)
+        feed = definition.messages(topic).around(own.handler)
+        return feed if definition.order is None else in_order_of_time(feed, definition.late)
     handler = definition.handler if own is None else own.handler
     handler = handler if answers is None else answers.around(handler)
     handler = definition.messages(topic).around(handler if table is None else table.feeding(handler))

@@ -143,7 +143,7 @@ def encoded(app: DeclaredApp, topic: Any, value: Any) -> tuple[bytes | None, Hea
 
 def decoder_of(messages: MessageCodec, headers: Headers) -> Callable[[bytes], Any]:
     """Return the decoder of a record's value."""
-    return messages.decode if messages.by_headers is None else partial(messages.by_headers, headers)
+    return partial(messages.of_record, headers)
 
 
 def parked_effects(definition: ActorDefinition, partition: int, items: Mapping[bytes, bytes]) -> Iterator[ParkedHere]:

@@ -189,7 +189,7 @@ def _groups(
     return _Groups(
         store=store,
         rows=app.store(f"{name}-rows", key_type=bytes, value_type=bytes, placement="task"),
-        decode_row=lambda raw: codec().decode(raw),
+        decode_row=lambda raw: codec().of_content(raw),
         of=of_value,
         add=folds.add,
         remove=remove,

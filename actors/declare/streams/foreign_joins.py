@@ -233,7 +233,7 @@ def join_by_foreign_key(
         left.groupings.append(subscribing)
         of_left = _Left(
             left,
-            lambda raw: values().decode(raw),
+            lambda raw: values().of_content(raw),
             results,
             on=key_of,
             is_left=how == "left",

@@ -293,7 +293,7 @@ class _Join:
     @functools.cached_property
     def _decode(self) -> tuple[Callable[[bytes], Any], ...]:
         # Codecs follow the app's settings, which aren't final when it is declared.
-        return tuple(function_codec(topic).decode for topic in self.definition.topics)
+        return tuple(function_codec(topic).of_content for topic in self.definition.topics)
 
     @functools.cached_property
     def _keys(self) -> Callable[[bytes], Any]:

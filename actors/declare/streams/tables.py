@@ -66,7 +66,7 @@ class Tables:
             topic,
             encode_key=lambda key: keys().encode(key),
             decode_key=lambda raw: keys().decode(raw),
-            decode_value=lambda raw: values().decode(raw),
+            decode_value=lambda raw: values().of_content(raw),
             history=None
             if history is None
             else self.store(f"{name}-history", key_type=bytes, value_type=bytes, placement="task"),

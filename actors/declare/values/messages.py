@@ -42,6 +42,14 @@ class MessageCodec:
     type_headers: TypeHeaders | None = None
     frame: Callable[[Headers, bytes], bytes] | None = None
 
+    def of_record(self, headers: Headers, raw: bytes) -> Any:
+        """Return the message of a record."""
+        return self.decode(raw) if self.by_headers is None else self.by_headers(headers, raw)
+
+    def of_content(self, raw: bytes) -> Any:
+        """Return the message of bytes that a store keeps of a record; see `around`."""
+        return self.of_record((), raw)
+
     def with_headers(self, message: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
         """Return a message's bytes and the headers that it goes with.
 
@@ -129,7 +137,7 @@ def _readable(codec: Codec) -> Callable[[Any], bytes]:
 
     def encode_readable(message: Any) -> bytes:
         raw = codec.encode(message)
-        codec.decode(raw)
+        codec.from_record(() if codec.headers is None else sent_headers(codec.headers(message)), raw)
         return raw
 
     return encode_readable

@@ -15,8 +15,12 @@ FIRST_LOOK_S, LONGEST_LOOK_S = 0.001, 0.1
 """How soon a task that waits looks again, doubled each time: a registry answers in milliseconds, or is down."""
 
 
-async def resolved(attempt: Callable[[], Any]) -> Any:
-    """Return what a function returns, plain or async, calling it again when the schema that it lacks is here."""
+async def resolved(attempt: Callable[[], Any], *, is_patient: bool = True) -> Any:
+    """Return what a function returns, plain or async, calling it again when the schema that it lacks is here.
+
+    Raises:
+        UnresolvedSchemaError: the registry doesn't answer, and `is_patient` is false.
+    """
     while True:
         try:
             result = attempt()
@@ -24,7 +28,8 @@ async def resolved(attempt: Callable[[], Any]) -> Any:
         except UnresolvedSchemaError as error:
             unresolved = error
         while not await unresolved.fetch():
-            pass
+            if not is_patient:
+                raise unresolved
 
 
 async def await_schema(error: UnresolvedSchemaError, wait: Callable[[float], Awaitable[None]]) -> None:
