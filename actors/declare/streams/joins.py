@@ -21,8 +21,8 @@ from actors.declare.streams.foreign_joins import join_by_foreign_key
 from actors.declare.streams.repartition import By, forwarder
 from actors.declare.streams.tables import join_tables, owned, two_values
 from actors.declare.streams.windows import LEAST_RETENTION, timed
-from actors.declare.values.codecs import key_codec
 from actors.declare.values.messages import function_codec
+from actors.declare.values.schemas import key_codec
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import InputRecord, TopicPartition
 from actors.runtime.handlers.callables import check_callable, name_of
@@ -294,7 +294,7 @@ class _Join:
     @functools.cached_property
     def _decode(self) -> tuple[Callable[[bytes], Any], ...]:
         # Codecs follow the app's settings, which aren't final when it is declared.
-        return tuple(function_codec(topic).decode for topic in self.definition.topics)
+        return tuple(function_codec(topic).of_content for topic in self.definition.topics)
 
     @functools.cached_property
     def _keys(self) -> Callable[[bytes], Any]:

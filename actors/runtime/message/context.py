@@ -18,6 +18,8 @@ from actors.runtime.message.ids import message_id
 from actors.runtime.message.outputs import (
     NO_HEADERS,
     RECORD_OVERHEAD_BYTES,
+    TYPE_HEADER,
+    OwnHeaders,
     Recipient,
     check_placement,
     checked_headers,
@@ -191,6 +193,8 @@ class Context:
         raw_value = None if value is None else target.encode_value(value)
         size = (len(raw_key) if raw_key else 0) + (len(raw_value) if raw_value else 0)
         pairs = NO_HEADERS
+        if target.type_headers is not None and not isinstance(headers, OwnHeaders):
+            headers = typed_headers(headers, self._record.headers, target.type_headers(value))
         if headers:
             pairs = checked_headers(headers, self._record.headers)
             size += sum(len(name) + len(data or b"") for name, data in pairs)
@@ -234,7 +238,7 @@ class Context:
         if key is None:
             raise UsageError(f"ctx.tell({target.name}): a message to an actor needs a key")
         if target.type_headers is not None:
-            headers = typed_headers(headers, self._record.headers, target.type_headers(message))
+            headers = typed_headers(headers, self._record.headers, target.type_headers(message), TYPE_HEADER)
         self.send(recipient, key=key, value=message, timestamp_ms=timestamp_ms, headers=headers)
 
     def schedule(

@@ -22,6 +22,7 @@ from actors.errors import (
     Rejected,
     UndecodableRecordError,
     UnreadableRecordError,
+    UnresolvedSchemaError,
     show_bytes,
 )
 from actors.ports import InputRecord, RefusedRecord, TopicPartition
@@ -40,6 +41,7 @@ from actors.runtime.message.failures import (
 )
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.unresolved import await_schema
 from actors.runtime.quarantine.quarantine import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec, InputSpec
 from actors.runtime.task.context import MessageId, PoisonTracking
@@ -196,6 +198,8 @@ class Handling:
         try:
             key = None if raw_key is None else at.decode_key(raw_key)
             value = None if raw_value is None else at.decode_value(raw_value)
+        except UnresolvedSchemaError:
+            raise
         except BaseException as error:
             raise caused(undecodable(state.source, record, error), error) from error
         if self.timers is not None:
@@ -243,6 +247,18 @@ class Handling:
             RecordError: the partition has to stop in front of the message.
         """
         policy, attempts = self.spec.on_error, 1
+        while isinstance(error, UnresolvedSchemaError):
+            state.scope.rollback()
+            del state.outputs[sent:]
+            await await_schema(error, self.wait)
+            sent = len(state.outputs)
+            try:
+                await self.once(state, record, internal)
+            except BaseException as again:
+                error = again
+            else:
+                state.scope.release()
+                return
         failed = self.undone(state, record, error, sent)
         if isinstance(error, Rejected):
             self.reject(state, record, error, internal)
@@ -259,6 +275,9 @@ class Handling:
                 self.undone(state, record, rejected, sent)
                 self.reject(state, record, rejected, internal)
                 state.scope.release()
+                return
+            except UnresolvedSchemaError as again:
+                await self.recover(state, record, again, sent, internal)
                 return
             except BaseException as again:
                 failed = self.undone(state, record, again, sent)
