@@ -171,6 +171,7 @@ def _require_archive(folder: Folder) -> None:
         raise TargetError(f"{folder} has files that are no archive: nothing was written, choose another folder")
 
 
+@dataclass(slots=True)
 class _Run:
     """A run that writes to an archive.
 
@@ -179,21 +180,13 @@ class _Run:
         counts: The number of records of each batch that the run finished.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        wanted: Wanted,
-        folder: Folder,
-        stop: threading.Event,
-        tell: Callable[[str], None],
-    ) -> None:
-        self.manifest = Manifest()
-        self.counts: list[int] = []
-        self._spark = spark
-        self._wanted = wanted
-        self._folder = folder
-        self._stop = stop
-        self._tell = tell
+    _spark: SparkSession
+    _wanted: Wanted
+    _folder: Folder
+    _stop: threading.Event
+    _tell: Callable[[str], None]
+    manifest: Manifest = field(default_factory=Manifest)
+    counts: list[int] = field(default_factory=list)
 
     def begin(self) -> None:
         """Read what the archive holds, and warn of tombstones that may have escaped it."""

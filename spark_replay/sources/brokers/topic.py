@@ -78,6 +78,11 @@ class Topic:
         """The number of partitions of the topic."""
         return len(self.ends)
 
+    @property
+    def exact(self) -> tuple[bool, ...]:
+        """By partition whether compaction has taken nothing of what is read of it."""
+        return tuple(all(span.exact for span in spans) for spans in self.spans or ((),) * self.partition_count)
+
 
 @dataclass(frozen=True, slots=True)
 class Retention:
