@@ -46,8 +46,7 @@ from spark_replay.sources.archives.manifest import (
 from spark_replay.sources.archives.verification import digests_of, file_name, read_parquet, require_sound
 from spark_replay.sources.brokers.topic import Topic, asking, describe_topic, retention_of
 from spark_replay.sources.digests import SHARED
-from spark_replay.sources.folders import Folder
-from spark_replay.sources.formats import WRITING
+from spark_replay.sources.folders import WRITING, Folder
 from spark_replay.sources.kafka import read_topics
 from spark_replay.sources.reading import reading
 from stores._files import make_folder, open_private, tighten, tighten_tree
