@@ -133,15 +133,20 @@ class Workers:
             if response.status != 200:
                 text = f"{address} answered {response.status}: {_problem(response.data)}"
                 raise LiveError(text, is_unavailable=response.status == _UNAVAILABLE)
-            try:
-                return msgspec.json.decode(response.data, type=Digests)
-            except msgspec.MsgspecError as error:
-                raise LiveError(f"{address} doesn't answer in the protocol of `_digests` ({error!r})") from error
+            return decode_digests(address, response.data)
         raise LiveError(f"no worker answers: {'; '.join(failures)}")
 
     def close(self) -> None:
         """Close the connections. May be called twice."""
         self._pool.clear()
+
+
+def decode_digests(address: str, raw: bytes) -> Digests:
+    """Read the answer from an address; `LiveError` if it isn't one."""
+    try:
+        return msgspec.json.decode(raw, type=Digests)
+    except (*MISSHAPEN, msgspec.MsgspecError) as error:
+        raise LiveError(f"{address} doesn't answer in the protocol of `_digests` ({error!r})") from error
 
 
 def caught_up(source: Source, positions: Mapping[int, int]) -> Topic:
