@@ -44,10 +44,10 @@ from spark_replay.sources.archives.manifest import (
     read_manifest,
 )
 from spark_replay.sources.archives.verification import digests_of, file_name, read_parquet, require_sound
-from spark_replay.sources.brokers.topic import Topic, asking, describe_topic, retention_of
+from spark_replay.sources.brokers.topic import Topic, asking, retention_of
 from spark_replay.sources.digests import SHARED
 from spark_replay.sources.folders import WRITING, Folder
-from spark_replay.sources.kafka import read_topics
+from spark_replay.sources.kafka import kafka, read_topics
 from spark_replay.sources.reading import reading
 from stores._files import make_folder, open_private, tighten, tighten_tree
 
@@ -328,7 +328,7 @@ class _Run:
         ledgers = []
         for part in plan:
             ledger = self.manifest.ledgers.get(part.name) or Ledger(topic=part.name, topic_id=part.topic_id)
-            topic = describe_topic(self._spark, self._wanted.brokers, part.name, self._wanted.options)
+            topic = kafka(self._spark, self._wanted.brokers, part.name, self._wanted.options).describe()
             read = Read(
                 starts=part.starts,
                 ends=part.ends,
@@ -413,7 +413,7 @@ def _wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
     if not names:
         pattern = wanted.pattern.pattern if wanted.pattern else ""
         raise UnknownTopicError(f"{wanted.brokers} has no topic that matches {pattern!r}")
-    return {name: describe_topic(spark, wanted.brokers, name, wanted.options) for name in names}
+    return {name: kafka(spark, wanted.brokers, name, wanted.options).describe() for name in names}
 
 
 def _require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger], folder: Folder) -> None:

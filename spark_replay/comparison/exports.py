@@ -143,12 +143,9 @@ def held_rebuild(folder: str | Path, topic: Topic, *, placement: str = "key") ->
     return Held(
         kind=REBUILD,
         where=str(folder),
-        app="",
-        store="",
         placement=placement,
         partition_count=len(parts),
         parts=parts,
-        stale=(),
         read=read,
     )
 

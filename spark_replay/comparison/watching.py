@@ -174,12 +174,10 @@ class Watch:
         state = Held(
             kind="live workers",
             where=where,
-            app="",
             store=self.store,
             placement=self.placement,
             partition_count=topic.partition_count,
             parts=parts,
-            stale=(),
             read=lambda spark: spark.createDataFrame(rows, _ROWS),
         )
         return topic, comparable(state, topic)

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.apps import load_replayer
 from spark_replay.errors import AppError, InputError, LogTooShortError, ReadError, TargetError, UnknownTopicError
 from spark_replay.fold.rebuilt import SUMMARY, Rebuilt, read_rebuild, read_summary
-from spark_replay.sources.brokers.topic import CommittedOffset, Topic, asking, describe_topic
+from spark_replay.sources.brokers.topic import CommittedOffset, Topic, asking
 from spark_replay.sources.changelog import input_of, metadata_fields, read_rows
 from spark_replay.sources.columns import by_input
 from spark_replay.sources.kafka import kafka
@@ -263,7 +263,7 @@ def _all_stores(replayer: Any) -> dict[str, str]:
 
 def _described(spark: SparkSession, brokers: str, name: str, options: Mapping[str, str], what: str) -> Topic:
     try:
-        return describe_topic(spark, brokers, name, options)
+        return kafka(spark, brokers, name, options).describe()
     except UnknownTopicError as error:
         raise UnknownTopicError(
             f"{brokers} has no topic {name!r}, {what}: is this the right cluster, did a worker of the app ever run?"

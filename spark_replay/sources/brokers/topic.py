@@ -162,12 +162,6 @@ def asking(spark: SparkSession, brokers: str, kafka_options: Mapping[str, str], 
         raise _translated(error, brokers, what, options) from error
 
 
-def describe_topic(spark: SparkSession, brokers: str, name: str, kafka_options: Mapping[str, str]) -> Topic:
-    """Return a topic's partitions and offsets; raises as `asking` does."""
-    with asking(spark, brokers, kafka_options, f"topic {name}") as admin:
-        return admin.describe(name)
-
-
 def retention_of(
     spark: SparkSession, brokers: str, names: Sequence[str], kafka_options: Mapping[str, str]
 ) -> dict[str, Retention]:
