@@ -52,7 +52,7 @@ METRICS = {
     required=True,
     type=Place(),
     metavar="DIR",
-    help="Where the rebuilt state is kept: a later run goes on from there.",
+    help="Where the rebuilt state is kept, a folder or s3a://bucket/folder: a later run goes on from there.",
 )
 @click.option("--once", is_flag=True, help="Compare once.")
 @click.option(
