@@ -13,7 +13,7 @@ SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 # Each process of the tests, and each worker that they start, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test check compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash inhand locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
+.PHONY: demo docs test check compiled compiled-engine test-compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash inhand locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
 
 $(READY_DEMO): EXTRAS := broker,spark
 $(READY): EXTRAS := dev,broker,spark,bench
@@ -44,6 +44,19 @@ test: $(READY)  ## every kind of test, on a real broker and a real Spark: about 
 	$(MAKE) --no-print-directory --jobs 2 check compiled
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
+# The engine is compiled in a copy: this folder stays interpreted.
+COMPILED := .local/compiled
+TESTS ?= tests --ignore tests/wheel --ignore tests/unit/dev --ignore tests/unit/docs
+
+compiled-engine: $(READY)  ## a copy of the sources in .local/compiled, with the engine compiled there
+	rm -rf $(COMPILED) && mkdir -p $(COMPILED)
+	git ls-files -co --exclude-standard | tar -cf - --ignore-failed-read --files-from - | tar -xf - -C $(COMPILED)
+	ln -s $(CURDIR)/$(VENV) $(CURDIR)/.local $(COMPILED)
+	cd $(COMPILED) && FAUST_ACTORS_COMPILE=1 $(BIN)/python setup.py --quiet build_ext --inplace
+
+test-compiled: compiled-engine  ## the tests on the compiled engine; TESTS="tests/sim -k windows" chooses
+	cd $(COMPILED) && PYTHONPATH=$(CURDIR)/$(COMPILED) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(TESTS)
+
 compiled: $(READY)  # pytest compiles each test: once here, beside the checks, rather than in each process at once
 	-@$(BIN)/python -m pytest --collect-only -q > /dev/null
 
@@ -72,7 +85,7 @@ matrix: $(READY)  ## other versions of Python, of brokers, of PySpark, and the l
 	$(BIN)/python -m dev.matrix $(CELLS)
 
 nightly: $(READY)  ## everything that is long: about two hours on two cores; what follows a failure runs too
-	$(MAKE) --keep-going nightly-tests nightly-brokers nightly-sim nightly-equivalence hostile locks names inhand nightly-crash
+	$(MAKE) --keep-going nightly-tests test-compiled nightly-brokers nightly-sim nightly-equivalence hostile locks names inhand nightly-crash
 
 nightly-tests: $(READY) $(READY_DOCS) deploy-tools
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m "nightly or hypothesis" -n $(JOBS) --dist loadfile
@@ -161,4 +174,5 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .local site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .local build *.so site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find actors stores -name '*.so' -delete

@@ -61,7 +61,7 @@ from actors.runtime.handlers.query_methods import query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
-from actors.runtime.message.task_state import AnswerLater
+from actors.runtime.message.tools import AnswerLater
 from actors.runtime.windows.store import WindowStore
 
 __all__ = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -263,6 +263,19 @@ class NewerVersionError(ActorsError, ValueError):
 
 class UnknownTypeError(NewerVersionError):
     """A message of a type that no handler takes."""
+
+
+class UnresolvedSchemaError(ActorsError):
+    """A schema that a key or value needs isn't in this process yet: fetch it, and try again.
+
+    Attributes:
+        fetch: asks the registry once, with a pause after a failure; returns whether it has answered. Several callers
+            share one request.
+    """
+
+    def __init__(self, what: str, fetch: Callable[[], Awaitable[bool]]) -> None:
+        super().__init__(what)
+        self.fetch = fetch
 
 
 class HandlerFailedError(RecordError):

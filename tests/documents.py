@@ -67,6 +67,15 @@ RUN_ELSEWHERE = {
     "docs/how-to/windows-and-joins.md#Failed logins": "tests/unit/docs/test_programs_page.py",
     "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
     "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
+    **dict.fromkeys(
+        (
+            "docs/how-to/formats.md#Formats: Avro, Protobuf and JSON Schema with a schema registry",
+            "docs/how-to/formats.md#Where schemas are",
+            "docs/how-to/formats.md#A format of your own",
+            "docs/how-to/formats.md#Tests",
+        ),
+        "tests/unit/docs/test_formats_page.py",
+    ),
     "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
 }
 """Blocks of the documents that a test of their own runs, by that test's file."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -35,22 +35,22 @@ class EventTime:
 
     Attributes:
         topic: the topic's name.
-        decode: makes a value of its bytes.
+        decode: makes a value of a record's headers and bytes.
         function: gives a value's time, Unix milliseconds.
     """
 
     topic: str
-    decode: Callable[[bytes], Any]
+    decode: Callable[[Sequence[tuple[str, bytes]], bytes], Any]
     function: Callable[[Any], Any]
 
-    def of(self, raw: bytes) -> int:
-        """Return the time of a value in Unix milliseconds.
+    def of(self, headers: Sequence[tuple[str, bytes]], raw: bytes) -> int:
+        """Return the time of a record's value in Unix milliseconds.
 
         Raises:
             NoTimeError: the function raises, or returns none.
             Exception: what `decode` raises.
         """
-        value = self.decode(raw)
+        value = self.decode(headers, raw)
         try:
             found = self.function(value)
         except EXITS:

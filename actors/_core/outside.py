@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from stores._core import outside as plain
@@ -21,3 +23,11 @@ EXITS = (KeyboardInterrupt, SystemExit)
 All else that foreign code raises is its failure, also what is no `Exception`, as a panic of an extension in Rust. Where
 foreign code is awaited, `GeneratorExit` may be the end of the coroutine too: see `actors.runtime.cancellation`.
 """
+
+Error = TypeVar("Error", bound=BaseException)
+
+
+def caused(error: Error, cause: BaseException) -> Error:
+    """Return an error with its cause. A compiled module drops what is behind `from`, so it raises what this returns."""
+    error.__cause__ = cause
+    return error

@@ -36,10 +36,11 @@ from actors.declare.publishing import claim_target
 from actors.declare.streams.joins import Joins
 from actors.declare.streams.repartition import By, Repartition, forwarder, refuse_own_input
 from actors.declare.streams.tables import Tables, inputs_of, owned
-from actors.declare.streams.windows import Late, WindowStores, timed, windowed
-from actors.declare.values.codecs import key_codec, resolve
+from actors.declare.streams.windows import Late, WindowStores, timed
+from actors.declare.values.codecs import Format, declared_type, resolve
 from actors.declare.values.decoder import Decoder
-from actors.declare.values.stored import own_store, store_keys, stored_values, use_keys
+from actors.declare.values.schemas import key_codec
+from actors.declare.values.stored import binder, own_store, store_keys, stored_values, use_keys
 from actors.declare.values.versions import Upgrades
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
@@ -50,9 +51,11 @@ from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context, is_handling
 from actors.runtime.message.publishing import PublishedStore
 from actors.runtime.message.store import Placement, Store
+from actors.runtime.message.unresolved import resolved
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
 from actors.runtime.threads import in_threads
+from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
 
 Handler = Callable[[Context, Any], Awaitable[Any] | Any]
@@ -89,6 +92,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
         value_type: Any = None,
         key_serializer: str | None = None,
         value_serializer: str | None = None,
+        format: Format | None = None,
         ttl: timedelta | None = None,
         expires: bool = False,
         on_expire: Callable[[Context, Any], Any] | None = None,
@@ -107,6 +111,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
             value_type: `faust.Record`, `msgspec.Struct`, dataclass, `bytes`, `str`; None means any JSON.
             key_serializer: a codec of Faust's; follows from the type when left out.
             value_serializer: likewise.
+            format: how values become bytes, in the place of `value_serializer`: one of `actors.formats`, or your own.
             ttl: how long a value is there after its write. Expired keys read as absent at once, and are removed later.
             expires: writes may say a `ttl` of their own, also without one for all.
             on_expire: called as `(ctx, value)` when an expired key is removed, once for each; may write and send. It is
@@ -126,6 +131,8 @@ class App(Joins, Tables, WindowStores, FaustApp):
         check_expiry(name, on_expire, ttl, expires)
         keys = store_keys(self, key_type, key_serializer)
         options: dict[str, Any] = {"version": version, "upgrades": upgrades, "aggregate": aggregate}
+        options["bind"] = binder(self, changelog_topic(self, name), format)
+        value_type = declared_type(f"store {name}", value_type, format)
         values = stored_values(f"store {name}", value_type, value_serializer, **options)
         value, self.value_types[name] = values.codec, values.type
         make: Callable[..., Store[Any, Any]] = Store
@@ -330,10 +337,9 @@ class App(Joins, Tables, WindowStores, FaustApp):
         """
         definition = self.definition_of(actor)
         codec = definition.messages()
-        raw_key = key_codec(self, definition.topic.schema).encode(key)
-        headers = codec.type_headers(message) if codec.type_headers is not None else []
-        headers = [*headers, *trace_headers(self)]
-        raw = codec.encode(message)
+        raw_key = await resolved(lambda: key_codec(self, definition.topic.schema).encode(key))
+        headers = [*inbox_of(definition).headers_of(message), *trace_headers(self)]
+        raw = await resolved(lambda: codec.encode(message))
         await (await definition.topic.send(key=raw_key, value=raw, headers=dict(headers)))
 
     async def ask(self, actor: Any, key: Any, message: Any, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> Any:
@@ -358,7 +364,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
         if is_handling():
             raise UsageError("app.ask() inside an actor's handler: use ctx.ask(actor, key, message)")
         inbox, clock = inbox_of(self.definition_of(actor)), self.actor_clock
-        asked = EncodedRequest.of(inbox, key, message)
+        asked: EncodedRequest = await resolved(lambda: EncodedRequest.of(inbox, key, message))
         question_id, headers = uuid.uuid4().hex, [*asked.headers, deadline_header(clock, timeout), *trace_headers(self)]
 
         async def once(left_s: float) -> ActorReply:

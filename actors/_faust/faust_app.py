@@ -30,7 +30,8 @@ from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
 from actors.declare.options import milliseconds
 from actors.declare.topic import ActorChannel
-from actors.declare.values.codecs import ActorSchema
+from actors.declare.values.codecs import declared_type, is_format
+from actors.declare.values.schemas import ActorSchema
 from actors.declare.values.shapes import ValueType
 from actors.errors import ConfigurationError
 from actors.runtime.clock import SystemClock
@@ -49,6 +50,28 @@ def _partitioner(topics: Sequence[str], declared: Any) -> Partitioner | None:
         return None if declared is None else partitioner_of(declared)
     except ValueError as error:
         raise ConfigurationError(f"app.topic({', '.join(map(repr, topics))}): {error}") from error
+
+
+def _take_formats(topics: Sequence[str], formats: Mapping[str, Any], options: dict[str, Any]) -> None:
+    """Put the formats of a topic in the place of its serializers.
+
+    Raises:
+        ConfigurationError: something else says how keys or values become bytes, or the topic isn't a single one.
+    """
+    what = f"app.topic({', '.join(map(repr, topics))})"
+    for part, format_ in formats.items():
+        if format_ is None:
+            continue
+        option = "format" if part == "value" else "key_format"
+        if not is_format(format_):
+            raise ConfigurationError(f"{what}: {option}={format_!r} is no format: give one of actors.formats")
+        others = [name for name in (f"{part}_serializer", "schema") if options.get(name) is not None]
+        if others:
+            raise ConfigurationError(f"{what}: {option}= takes the place of {others[0]}=: leave one of the two out")
+        if len(topics) != 1:
+            raise ConfigurationError(f"{what}: {option}= is for a topic with one name: declare each by itself")
+        options[f"{part}_type"] = declared_type(what, options.get(f"{part}_type"), format_)
+        options[f"{part}_serializer"] = format_
 
 
 def _timestamp(topics: Sequence[str], declared: Any) -> Callable[[Any], Any] | None:
@@ -104,6 +127,14 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self._actor_service: ActorService | None = None
         self._served: Any = None
         """The web server that has the extensions' routes."""
+        if self.actor_options.format is not None and not is_format(self.actor_options.format):
+            raise ConfigurationError(
+                f"{self.setting_origins.get('format', ARGUMENT)}: format={self.actor_options.format!r} is no format: "
+                "give one of actors.formats, as format=Avro()"
+            )
+        self.schema_registry: Any = self.actor_options.schema_registry
+        """The registry of the app's formats: an address, or an object that formats talk to."""
+        self.register_schemas = self.actor_options.register_schemas
         if not self.actor_options.create_topics:
             faust_options.setdefault("topic_allow_declare", False)
         self.extensions: Mapping[str, Any] = make_extensions(self, self.actor_options.extensions, faust_options)
@@ -132,6 +163,9 @@ class FaustApp(faust.App):  # type: ignore[misc]
                 can't be told is treated as the actor's `on_error` says.
             writers: the actors that alone write to the topic: their functions, classes or names. A reader's event time
                 follows theirs then, so that its windows and joins don't depend on when records are read.
+            format: how values become bytes, in the place of `value_serializer`: one of `actors.formats`, or your own.
+                `Avro(Order)` says the type too.
+            key_format: likewise for keys.
             options: as Faust's.
 
         Raises:
@@ -141,15 +175,23 @@ class FaustApp(faust.App):  # type: ignore[misc]
         partitioner = _partitioner(topics, options.pop("partitioner", None))
         timestamp = _timestamp(topics, options.pop("timestamp", None))
         known = list(inspect.signature(faust.App.topic).parameters)[2:]
+        formats = {"key": options.pop("key_format", None), "value": options.pop("format", None)}
         unknown = sorted(options.keys() - set(known))
         if unknown:
             raise ConfigurationError(f"app.topic(…): {say_unknown('argument', unknown, known)}")
+        is_typed = options.get("value_type") not in (None, bytes, str) and not options.get("internal")
+        if is_typed and all(options.get(name) is None for name in ("value_serializer", "schema")):
+            formats["value"] = formats["value"] or self.actor_options.format
+        _take_formats(topics, formats, options)
         for part in ("key", "value"):
             if options.get(f"{part}_type") in (bytes, str) and options.get(f"{part}_serializer") is None:
                 options[f"{part}_serializer"] = "raw"
         if options.get("schema") is None and "Schema" not in self._default_options[1]:
             options["schema"] = ActorSchema(
-                **{name: options.get(name) for name in ("key_type", "value_type", "key_serializer", "value_serializer")}
+                topics[0] if len(topics) == 1 else "",
+                **{
+                    name: options.get(name) for name in ("key_type", "value_type", "key_serializer", "value_serializer")
+                },
             )
         topic = super().topic(*topics, **options)
         topic.partitioner, topic.timestamp = partitioner, timestamp

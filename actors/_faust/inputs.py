@@ -14,7 +14,8 @@ from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.topics import ANY_TIME, Topics
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp, changelog_topic
-from actors.declare.values.codecs import key_codec, one_form, topic_codecs
+from actors.declare.values.codecs import one_form
+from actors.declare.values.schemas import key_codec, topic_codecs
 from actors.errors import ActorsError, ConfigurationError
 from actors.ports import TopicPartition
 from actors.runtime.inputs.time_order import in_order_of_time
@@ -164,7 +165,8 @@ def input_handler(definition: ActorDefinition, topic: Any, answers: Replies | No
     name = str(topic.get_topic_name())
     own, table = definition.handlers.get(name), definition.table_fed_by(name)
     if table is not None and own is not None and own.is_feed:
-        return own.handler if definition.order is None else in_order_of_time(own.handler, definition.late)
+        feed = definition.messages(topic).around(own.handler)
+        return feed if definition.order is None else in_order_of_time(feed, definition.late)
     handler = definition.handler if own is None else own.handler
     handler = handler if answers is None else answers.around(handler)
     handler = definition.messages(topic).around(handler if table is None else table.feeding(handler))
@@ -181,5 +183,5 @@ def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answer
         decode_value=definition.messages(topic).decode,
         partitioner=app.partitioner_for(name),
         tombstones=definition.takes_tombstones(topic),
-        event_time=None if stamp is None else EventTime(name, topic_codecs(topic)[1].decode, stamp),
+        event_time=None if stamp is None else EventTime(name, topic_codecs(topic)[1].from_record, stamp),
     )

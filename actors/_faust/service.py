@@ -47,6 +47,7 @@ from actors.runtime.committer import Committer
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.observe.late import report_late
+from actors.runtime.observe.status import ENGINE
 from actors.runtime.pauses import follow_pauses
 from actors.runtime.replicas.standby_state import StandbyState
 from actors.runtime.replicas.standbys import Standbys
@@ -149,7 +150,7 @@ class ActorService(Service):  # type: ignore[misc]
             self._at_end(control.close)
             await control.require_versions()
             user = setup.connection.principal or "the principal of its certificate"
-            logger.info("connected as %s; brokers: %d", user, control.broker_count)
+            logger.info("connected as %s; brokers: %d; the engine is %s", user, control.broker_count, ENGINE)
         except ActorsError as error:
             refuse(self.app, error)
         return setup, control

@@ -45,12 +45,14 @@ from actors.declare.options import ActorOptions, milliseconds
 from actors.declare.publishing import by_value, publication, published_stores
 from actors.declare.streams.feeds import checked, feeds_of, writers_of
 from actors.declare.topic import refuse_changelog
-from actors.declare.values.codecs import key_codec, resolve, topic_codecs
+from actors.declare.values.codecs import Codec, resolve
+from actors.declare.values.messages import MessageCodec
+from actors.declare.values.schemas import key_codec, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Snapshots, TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
 from actors.runtime.committer import Committer
-from actors.runtime.message.outputs import OutputTopic, Recipient
+from actors.runtime.message.outputs import OutputTopic, Recipient, TypeHeaders
 from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
@@ -396,7 +398,7 @@ class Setup:
                 return replace(
                     inbox,
                     encode_value=messages.encode,
-                    type_headers=messages.type_headers,
+                    type_headers=_headers_of(topic_codecs(definition.topic)[0], messages=messages),
                     actor=definition.name,
                     answer_decoder=_answer_decoder(definition),
                 )
@@ -424,6 +426,7 @@ class Setup:
                 self.batch_bytes(name),
                 partition_count=existing[name].partitions,
                 is_compacted="compact" in configs[name]["cleanup.policy"],
+                type_headers=_headers_of(key, value),
                 partitioner=_unless_murmur2(self.app.partitioner_for(name)),
             )
 
@@ -512,11 +515,21 @@ def inbox_of(definition: ActorDefinition) -> OutputTopic:
         key_codec(definition.topic.app, definition.topic.schema).encode,
         messages.encode,
         sys.maxsize,
-        type_headers=messages.type_headers,
+        type_headers=_headers_of(topic_codecs(definition.topic)[0], messages=messages),
         actor=definition.name,
         answer_decoder=_answer_decoder(definition),
         partitioner=_unless_murmur2(definition.topic.app.partitioner_for(definition.topic_name)),
     )
+
+
+def _headers_of(*codecs: Codec, messages: MessageCodec | None = None) -> TypeHeaders | None:
+    """Return what gives the headers that the types and formats of keys and values need, None if they need none."""
+    needed: list[TypeHeaders] = [codec.headers for codec in codecs if codec.headers is not None]
+    if messages is not None and messages.type_headers is not None:
+        needed.append(messages.type_headers)
+    if len(needed) < 2:
+        return needed[0] if needed else None
+    return lambda value: [pair for headers in needed for pair in headers(value)]
 
 
 def _unless_murmur2(partitioner: Partitioner) -> Partitioner | None:

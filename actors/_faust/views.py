@@ -17,7 +17,8 @@ from actors._kafka.connection import Connection
 from actors._kafka.consume.logs import KafkaLogs
 from actors.declare.host import DeclaredApp, changelog_topic
 from actors.declare.options import milliseconds
-from actors.declare.values.codecs import resolve, resolve_key, topic_codecs
+from actors.declare.values.codecs import resolve, resolve_key
+from actors.declare.values.schemas import topic_codecs
 from actors.errors import UnreadableLogError
 from actors.ports import Clock
 from actors.runtime.clock import SystemClock

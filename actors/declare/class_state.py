@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from actors.declare.values.codecs import key_codec, resolve
+from actors.declare.values.codecs import resolve
+from actors.declare.values.schemas import key_codec
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.stored import use_keys
 from actors.declare.values.versions import refusal, versioned

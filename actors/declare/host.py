@@ -21,6 +21,7 @@ class DeclaredApp(Protocol):
 
     Attributes:
         conf: Faust's settings.
+        app_id: `conf.id`, known before the settings are read.
         actor_options: the settings of `ActorOptions`.
         actors: the actors by name.
         stores: the stores by name, including those that actors get for their options.
@@ -36,6 +37,7 @@ class DeclaredApp(Protocol):
     """
 
     conf: Any
+    app_id: str
     actor_options: ActorOptions
     actors: dict[str, ActorDefinition]
     stores: dict[str, Store[Any, Any]]
@@ -77,7 +79,7 @@ class DeclaredApp(Protocol):
 def changelog_topic(app: DeclaredApp, store: str) -> str:
     """Return the topic of a store's changelog."""
     named = app.actor_options.changelogs.get(store)
-    return str(named or f"{own_prefix(app.conf.id)}{app.renamed_stores.get(store, store)}-changelog")
+    return str(named or f"{own_prefix(app.app_id)}{app.renamed_stores.get(store, store)}-changelog")
 
 
 def table_changelog(app: DeclaredApp, table: str) -> str:

@@ -103,6 +103,13 @@ class ActorOptions:
             environment. URIs and `state_snapshot_every` take the extra `s3`.
         state_snapshot_every: how often a worker writes a snapshot of each of its partitions there; 0 for never. Also
             `STATE_SNAPSHOT_EVERY` in the environment.
+        format: how values become bytes of topics with a `value_type=`, other than bytes and text, that say neither
+            `format=` nor `value_serializer=`; one of `actors.formats`, or your own.
+        schema_registry: the address of a schema registry with Confluent's API, as `https://user:password@host:8081`, or
+            an `actors.formats.Registry`. Also `SCHEMA_REGISTRY` in the environment, or `SCHEMA_REGISTRY_FILE`.
+        register_schemas: whether a schema that the registry lacks is registered when it is first written with. With
+            False what writes with it waits until it is there. `faust dev` sets it. Also `REGISTER_SCHEMAS` in the
+            environment.
         rocksdb_cache_bytes, rocksdb_write_buffer_bytes: block cache and memtables, shared by all stores of the worker.
 
     Examples:
@@ -154,6 +161,9 @@ class ActorOptions:
     tracing: bool = False
     state_snapshot: Path | str | None = field(default=None, metadata=HAS_VARIABLE)
     state_snapshot_every: timedelta = field(default=timedelta(0), metadata=HAS_VARIABLE)
+    format: Any = None
+    schema_registry: Any = field(default=None, repr=False, metadata=SECRET)
+    register_schemas: bool = field(default=False, metadata=HAS_VARIABLE)
     rocksdb_cache_bytes: int = 64 * 1024 * 1024
     rocksdb_write_buffer_bytes: int = field(default=64 * 1024 * 1024, metadata=POSITIVE)
 

@@ -10,7 +10,8 @@ from actors._kafka.admin.topics import ChangelogSettings, Topics
 from actors.declare.arguments import single_topic
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp, table_changelog
-from actors.declare.values.codecs import Codec, key_codec, value_codec
+from actors.declare.values.codecs import Codec
+from actors.declare.values.schemas import key_codec, value_codec
 from actors.errors import ConfigurationError
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.publishing import Publication, PublishedStore

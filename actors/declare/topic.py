@@ -10,8 +10,10 @@ import faust
 from actors._core.partitioner import Partitioner
 from actors.declare.host import changelog_topic
 from actors.declare.names import own_prefix
+from actors.declare.values.schemas import ActorSchema
 from actors.errors import UsageError
 from actors.runtime.message.context import is_handling
+from actors.runtime.message.unresolved import resolved
 
 
 def refuse_other_writers(app: Any, topic: str) -> None:
@@ -88,6 +90,8 @@ class ActorTopic(_OutsideHandlers, faust.Topic):  # type: ignore[misc]
     def derive_topic(self, **options: Any) -> Any:
         """Derive as Faust does; the new topic's producers place keys alike, and its values tell their time alike."""
         derived = super().derive_topic(**options)
+        if derived.topics != self.topics and isinstance(derived.schema, ActorSchema) and len(derived.topics) == 1:
+            derived.schema = derived.schema.of_topic(derived.topics[0])
         derived.partitioner, derived.timestamp = self.partitioner, self.timestamp
         return derived
 
@@ -97,7 +101,8 @@ class ActorTopic(_OutsideHandlers, faust.Topic):  # type: ignore[misc]
         if partitioner is not None and message.partition is None and isinstance(message.key, bytes):
             count = await self.app.asks.partitions_of(self._topic_name_or_default(message.channel))
             fut.message = message._replace(partition=partitioner.home(message.key, count))
-        return await super().publish_message(fut, wait)
+        publish = super().publish_message
+        return await resolved(lambda: publish(fut, wait))
 
 
 class ActorChannel(_OutsideHandlers, faust.Channel):  # type: ignore[misc]

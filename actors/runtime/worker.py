@@ -21,8 +21,8 @@ from actors._core.group.members import TaskId
 from actors._core.logs import escaping
 from actors._core.task.lifecycle import State
 from actors._core.task.takeover import ResetPolicy
-from actors.errors import HandlerFailedError, InputGrownError, RecordError
-from actors.ports import Identity, Source, TaskLog, TopicPartition
+from actors.errors import HandlerFailedError, InputGrownError, RecordError, UnresolvedSchemaError
+from actors.ports import Identity, InputRecord, Source, TaskLog, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.committer import Membership
 from actors.runtime.inputs.task_time import TaskTime
@@ -142,6 +142,8 @@ class Worker:
         self._overlong: dict[TaskId, dict[MessageId, RecordError]] = {}
         self._restored: frozenset[TaskId] = frozenset()
         self._room = asyncio.Event()
+        # By input, what waits for the schema of its records: nothing more is fetched of it.
+        self._untimed: dict[TopicPartition, asyncio.Task[None]] = {}
         self._stopping = False
         self.looks = Looks(self._times, group=services.group, clock=services.clock)
         keep_time = any(spec.feeds is not None for spec in self._specs.values())
@@ -407,7 +409,11 @@ class Worker:
     async def _dispatch(self) -> None:
         while not self._stopping:
             readers = self._readers
-            wanted = [source for source, (task, index) in readers.items() if task.inbox.has_room(index)]
+            wanted = [
+                source
+                for source, (task, index) in readers.items()
+                if task.inbox.has_room(index) and source not in self._untimed
+            ]
             if not wanted:
                 self._source.check()
                 await self._wait_for_room()
@@ -415,11 +421,36 @@ class Worker:
             everything = len(wanted) == len(readers)
             batches = await self._source.poll(wanted, self._settings.poll_s if everything else POLL_SOME_S)
             for partition, records in batches.items():
-                reader = self._readers.get(TopicPartition(partition.topic, partition.partition))
+                source = TopicPartition(partition.topic, partition.partition)
+                reader = self._readers.get(source)
                 if reader is not None:
-                    reader[0].inbox.put(reader[1], records)
+                    self._put(source, reader, records)
             if batches:
                 await self._services.clock.sleep(0)
+
+    def _put(self, source: TopicPartition, reader: tuple[Task, int], records: Sequence[InputRecord]) -> None:
+        """Hand records to their task, later where their times are in values of a schema that isn't here yet."""
+        try:
+            reader[0].inbox.put(reader[1], records)
+        except UnresolvedSchemaError as error:
+            self._untimed[source] = asyncio.create_task(self._put_later(source, reader, records, error))
+
+    async def _put_later(
+        self,
+        source: TopicPartition,
+        reader: tuple[Task, int],
+        records: Sequence[InputRecord],
+        error: UnresolvedSchemaError,
+    ) -> None:
+        queue = reader[0].inbox.queues[reader[1]]
+        delivered = queue.delivered
+        while not await error.fetch():
+            pass
+        del self._untimed[source]
+        # After a takeover they are fetched again.
+        if self._readers.get(source) == reader and queue.delivered == delivered:
+            self._put(source, reader, records)
+        self._room.set()
 
     async def _wait_for_room(self) -> None:
         self._room.clear()
@@ -434,6 +465,7 @@ class Worker:
         Handlers that wait get half of the time, commits all of it.
         """
         self._stopping = True
+        await end(*self._untimed.values())
         self._room.set()
         deadline_s = self._services.clock.monotonic() + timeout_s
         await self._stop_tasks(min(self._settings.revoke_s, timeout_s / 2))

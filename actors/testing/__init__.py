@@ -7,6 +7,7 @@ looking.py        what a test sees: records, parked messages, answers of queries
 fixtures.py       a fixture for pytest
 fakes/cluster.py  the cluster: log.py (partitions), transactions.py and offsets.py (coordinators), direct.py (network)
 fakes/ports.py    fakes of the ports on it: a task's log, the group's view, logs, owners, clock; requests.py, views.py
+fakes/registry.py  a schema registry
 fakes/processes.py   an event loop in virtual time, and processes on it that can be killed
 
 `tests/sim` adds faults to the fakes.
@@ -14,6 +15,7 @@ fakes/processes.py   an event loop in virtual time, and processes on it that can
 
 from actors.runtime.virtual_time import StuckError
 from actors.testing.driver import ActorTestDriver
+from actors.testing.fakes.registry import FakeRegistry
 from actors.testing.looking import ParkedHere, Sent
 
-__all__ = ["ActorTestDriver", "ParkedHere", "Sent", "StuckError"]
+__all__ = ["ActorTestDriver", "FakeRegistry", "ParkedHere", "Sent", "StuckError"]

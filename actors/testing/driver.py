@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
 from typing import Any, Literal
 from uuid import uuid4
@@ -17,13 +18,14 @@ from actors._core.windows.kinds import Window
 from actors._faust.app import App
 from actors._faust.setup import Setup, inbox_of
 from actors.declare.definition import messages_of
-from actors.declare.values.codecs import topic_codecs
+from actors.declare.values.schemas import topic_codecs
 from actors.errors import ActorsError, UsageError
 from actors.ports import ActorReply, ActorRequest, Headers, TopicPartition
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT
 from actors.runtime.message.outputs import checked_headers
 from actors.runtime.message.store import Store
+from actors.runtime.message.unresolved import resolved_now
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
 from actors.runtime.spec import ActorSpec
 from actors.runtime.windows.store import WindowStore
@@ -137,8 +139,8 @@ class ActorTestDriver(Machine):
         """Return the topic's name, and the record as its topic says."""
         topic, pairs = topic_of(self._app, topic), list(headers.items() if isinstance(headers, Mapping) else headers)
         if not raw:
-            key = None if key is None else topic_codecs(topic)[0].encode(key)
-            value, type_headers = encoded(self._app, topic, value)
+            key = None if key is None else resolved_now(lambda: topic_codecs(topic)[0].encode(key))
+            value, type_headers = resolved_now(lambda: encoded(self._app, topic, value))
             pairs += type_headers
         elif not isinstance(key, bytes | None) or not isinstance(value, bytes | None):
             raise UsageError(f"driver.send(raw=True): key and value are bytes or None, not {key!r} and {value!r}")
@@ -198,8 +200,8 @@ class ActorTestDriver(Machine):
         Waits for all that it leads to, unless `settle` is false.
         """
         definition = self._app.definition_of(actor)
-        value, type_headers = definition.messages().with_headers(message)
-        raw_key = topic_codecs(definition.topic)[0].encode(key)
+        value, type_headers = resolved_now(lambda: definition.messages().with_headers(message))
+        raw_key = resolved_now(lambda: topic_codecs(definition.topic)[0].encode(key))
         pairs = [*checked_headers(headers, ()), *type_headers]
         self._produce(definition.topic_name, raw_key, value, pairs, None, timestamp_ms)
         if settle:
@@ -214,7 +216,8 @@ class ActorTestDriver(Machine):
         asks, clock, inbox = self._make_asks(), self._clock, inbox_of(self._app.definition_of(actor))
         if asks is None:
             raise UsageError("driver.ask(): no actor of this app answers: annotate what a handler returns")
-        asked, partition_count, question_id = EncodedRequest.of(inbox, key, message), self._partitions, uuid4().hex
+        asked = resolved_now(lambda: EncodedRequest.of(inbox, key, message))
+        partition_count, question_id = self._partitions, uuid4().hex
 
         async def ask() -> ActorReply:
             question = ActorRequest(
@@ -243,7 +246,10 @@ class ActorTestDriver(Machine):
             source = TopicPartition(name, number)
             records, end = self._cluster.fetch(source, self._read.get(source, 0), _MAX_RECORDS)
             self._read[source] = end
-            found += [Sent.of(record, decode_key, decoder_of(messages, record.headers)) for record in records]
+            found += [
+                resolved_now(partial(Sent.of, record, decode_key, decoder_of(messages, record.headers)))
+                for record in records
+            ]
         return found
 
     def dead_letters(self, actor: Any = None) -> list[Sent]:
@@ -269,7 +275,7 @@ class ActorTestDriver(Machine):
         for files in self._disk.files():
             held = files.data.get(raw_key) if files.store == found.name else None
             if held is not None and not is_expired(held, self._clock.wall_ms()):
-                return found.decode_value(held[METADATA_BYTES:])
+                return resolved_now(partial(found.decode_value, held[METADATA_BYTES:]))
         return None
 
     def changelog(self, store: Any) -> list[Sent]:
@@ -277,7 +283,7 @@ class ActorTestDriver(Machine):
         found = self._store(store)
         topic = self._setup.changelog_topic(found.name)
         return [
-            Sent.of(record, found.decode_key, found.decode_value)
+            resolved_now(partial(Sent.of, record, found.decode_key, found.decode_value))
             for number in range(self._partitions)
             for record in self._cluster.fetch(TopicPartition(topic, number), 0, _MAX_RECORDS)[0]
         ]
@@ -287,7 +293,7 @@ class ActorTestDriver(Machine):
         found = self._store(store)
         now_ms = self._clock.wall_ms()
         return {
-            found.decode_key(key): found.decode_value(raw[METADATA_BYTES:])
+            found.decode_key(key): resolved_now(partial(found.decode_value, raw[METADATA_BYTES:]))
             for files in self._disk.files()
             if files.store == found.name
             for key, raw in files.data.items()
@@ -421,7 +427,7 @@ class ActorTestDriver(Machine):
                 messages are parked and it declares no parking. No worker runs then; another `restart` starts one.
         """
         self._kill()
-        version = self._app if app is None else app
+        version = self._with_registry(self._app if app is None else app)
         try:
             self._run(self._begin(version, Setup(version)))
         except ActorsError as error:

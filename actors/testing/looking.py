@@ -13,9 +13,10 @@ from actors._core.keys import place_of
 from actors._core.windows.kinds import Window
 from actors.declare.definition import ActorDefinition, messages_of
 from actors.declare.host import DeclaredApp
-from actors.declare.values.codecs import CodecError, topic_codecs
+from actors.declare.values.codecs import CodecError
 from actors.declare.values.decoder import as_json
 from actors.declare.values.messages import MessageCodec
+from actors.declare.values.schemas import topic_codecs
 from actors.errors import UsageError
 from actors.ports import Headers, TopicPartition
 from actors.runtime.commands import ALL, Command
@@ -142,7 +143,7 @@ def encoded(app: DeclaredApp, topic: Any, value: Any) -> tuple[bytes | None, Hea
 
 def decoder_of(messages: MessageCodec, headers: Headers) -> Callable[[bytes], Any]:
     """Return the decoder of a record's value."""
-    return messages.decode if messages.by_headers is None else partial(messages.by_headers, headers)
+    return partial(messages.of_record, headers)
 
 
 def parked_effects(definition: ActorDefinition, partition: int, items: Mapping[bytes, bytes]) -> Iterator[ParkedHere]:

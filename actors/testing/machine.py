@@ -43,6 +43,7 @@ from actors.testing.fakes.ports import (
     encode_owner,
 )
 from actors.testing.fakes.processes import Process, ProcessLoop
+from actors.testing.fakes.registry import FakeRegistry
 from actors.testing.fakes.requests import FakeRequests
 from actors.testing.fakes.views import FakeTopicLogs
 
@@ -60,7 +61,8 @@ class Machine:
         self, app: App, *, partitions: int, effects: Mapping[Effect, Callable[..., Any]] | None, now: datetime | None
     ) -> None:
         epoch_ms = _epoch_ms(now)
-        self._app = app
+        self._registry = FakeRegistry()
+        self._app = self._with_registry(app)
         self._effects = {
             effect.name: function.function if isinstance(function, Effect) else function
             for effect, function in (effects or {}).items()
@@ -82,6 +84,12 @@ class Machine:
         self._lives = 0
         self._late: Counter[tuple[str, str]] = Counter()
         self._order: Random | None = None
+
+    def _with_registry(self, app: App) -> App:
+        """Have the app use the registry of the test in the place of one elsewhere."""
+        if not isinstance(app.schema_registry, FakeRegistry):
+            app.schema_registry = self._registry
+        return app
 
     def __enter__(self) -> Self:
         try:

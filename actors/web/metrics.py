@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from actors._core.task.lifecycle import State
 from actors._faust.app import App
-from actors.runtime.observe.status import HistogramStatus, InputStatus, StoreStatus, TaskStatus, WorkerStatus
+from actors.runtime.observe.status import ENGINE, HistogramStatus, InputStatus, StoreStatus, TaskStatus, WorkerStatus
 from actors.runtime.threads import in_threads
 from actors.web.front import Front, Gathered, front_of, gather
 from actors.web.telemetry import telemetry
@@ -179,8 +179,8 @@ def _families(seen: WorkerStatus) -> Iterator[Metric]:
 
 
 def _of_worker(seen: WorkerStatus) -> Iterator[Metric]:
-    labels = ("worker", "version")
-    yield _gauge("worker_info", "The worker.", labels, [((seen.worker, version("faust-actors")), 1)])
+    info = ((seen.worker, version("faust-actors"), ENGINE), 1)
+    yield _gauge("worker_info", "The worker.", ("worker", "version", "engine"), [info])
     yield _gauge("worker_start_time_seconds", "When the worker started.", (), [((), _seconds(seen.started_at_ms))])
     yield _counter("rebalances", "How often partitions were assigned.", (), [((), seen.rebalances)])
     text = "How far the machine's clock is ahead of the known time, 0 while it is followed."

@@ -25,13 +25,13 @@ import click
 
 from actors import App, Context, Hopping, Session, Sliding, Tumbling, aggregates
 from actors._core.windows.kinds import Windows
-from actors.declare.streams.windows import windowed
 from actors.ports import TopicPartition
 from actors.runtime.clock import SystemClock, Timestamps
 from actors.runtime.message.context import enter_message
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.windows.closes import TimedStore
+from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
 from actors.runtime.windows.task_windows import TaskWindows
 from stores._core.overlay import MessageScope, Overlay

@@ -255,7 +255,7 @@ def _judged_since(base: Base, source: Source, topic: Topic, held: Held) -> _Judg
     point = base.reached(topic, held_point(topic, held))
     base.require_before(topic, point)
     settled = settle(source, topic, point, to_the_end=True, select=lambda rows: _answered(rows, held), since=base.ends)
-    base.require_deletes_kept(source, settled)
+    base.require_deletes_kept(source, settled.topic)
     windows = folded_windows(settled)
     windows = windows.or_else(held_windows(state, topic)).or_else(held_windows(kept, topic))
     rows = judge(

@@ -30,11 +30,12 @@ from spark_replay.comparison.writers import find_foreign
 from spark_replay.errors import LiveError, LogTooShortError, PointError, ReadError, TargetError
 from spark_replay.fold.extending import Base
 from spark_replay.fold.fold import expired
-from spark_replay.fold.points import AsOf, now_ms
+from spark_replay.fold.points import AsOf, now_ms, point_at
 from spark_replay.fold.rebuild import write_rebuild
 from spark_replay.fold.rebuilt import SUMMARY, require_sound
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
+from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.reading import reading
@@ -135,9 +136,14 @@ class Watch:
     def _extend(self, topic: Topic, offsets: Mapping[int, int], as_of_ms: int) -> None:
         base = Base.of(self._place, with_unknown=True)
         base.require_of(topic)
+        base.require_deletes_kept(self.source, topic)
         # a partition that has no answer stays where it is
         offsets = {**dict(enumerate(base.ends)), **offsets}
-        if base.ends == tuple(offsets.values()):
+        base.require_before(topic, point_at(topic, tuple(offsets.values()), [as_of_ms] * topic.partition_count))
+        with reading(str(self.source)):
+            since = read_rows(self.source, replace(topic, starts=base.ends, ends=tuple(offsets.values())))
+            is_same = base.ends == tuple(offsets.values()) or since.isEmpty()
+        if is_same:
             require_sound(base.folder, base.rebuilt)
         else:
             self._rebuild(offsets, as_of_ms, self.folder)

@@ -174,25 +174,25 @@ class Base:
                     "start"
                 )
 
-    def keeps_deletes(self, source: Source, settled: Settled) -> bool:
+    def keeps_deletes(self, source: Source, topic: Topic) -> bool:
         """Return whether compaction can't have taken a tombstone that was written since the rebuild."""
         if source.live is None:
             return True
         # an archive warns of its own age
-        joints = settled.topic.joints or (0,) * settled.topic.partition_count
-        later = zip(self.ends, joints, settled.topic.ends, strict=True)
+        joints = topic.joints or (0,) * topic.partition_count
+        later = zip(self.ends, joints, topic.ends, strict=True)
         is_read = any(offset >= joint and end > offset for offset, joint, end in later)
         return not is_read or source.live.keeps_deletes((now_ms() - self.rebuilt.made_ms) / 1000)
 
-    def require_deletes_kept(self, source: Source, settled: Settled) -> None:
+    def require_deletes_kept(self, source: Source, topic: Topic) -> None:
         """Check the same.
 
         Raises:
             ReadError: It doesn't.
         """
-        if not self.keeps_deletes(source, settled):
+        if not self.keeps_deletes(source, topic):
             raise ReadError(
-                f"the rebuild in {self.folder} is older than the delete.retention.ms of {settled.topic.name}: keys "
+                f"the rebuild in {self.folder} is older than the delete.retention.ms of {topic.name}: keys "
                 "that were deleted since may be without a tombstone. Rebuild from the start"
             )
 

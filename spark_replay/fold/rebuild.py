@@ -201,7 +201,7 @@ class _Run:
             return None
         windows = windows.or_else(held_windows(base.rows(), settled.topic))
         layers, keys, undecodable = extend(base, settled, windows, to, codecs=self.codecs)
-        base.require_deletes_kept(self.source, settled)
+        base.require_deletes_kept(self.source, settled.topic)
         return self._result(
             replace(settled, topic=replace(settled.topic, starts=base.starts)),
             counts,
@@ -221,7 +221,7 @@ class _Run:
         counts, last = _counts(settled.marked)
         if len(base.fresh) == topic.partition_count:
             _require_changelog(self.source, counts)
-        elif counts["unknown"] or windows.lost or not base.keeps_deletes(self.source, settled):
+        elif counts["unknown"] or windows.lost or not base.keeps_deletes(self.source, settled.topic):
             return self.into_table(table, is_whole=True)
         else:
             windows = windows.or_else(held_windows(base.rows(), settled.topic))

@@ -15,6 +15,8 @@ from heapq import merge
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
+from mypy_extensions import mypyc_attr
+
 from stores._core.record import (
     INPUT_BITS,
     INPUTS_VERSION,
@@ -83,6 +85,7 @@ class MessageScope:
             self.undo.clear()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Overlay:
     """The state of one partition as its handlers see it: uncommitted writes above the committed `base`.
 
@@ -233,9 +236,7 @@ class Overlay:
 
         Costs a look at every uncommitted key, then the keys in the range.
         """
-        now_ms = self._scope.now_ms
-        found = self.scan(start, end, reverse=reverse)
-        return ((key, raw[METADATA_BYTES:]) for key, raw in found if not is_expired(raw, now_ms))
+        return _unexpired(self.scan(start, end, reverse=reverse), self._scope.now_ms)
 
     def _layer(self, start: bytes | None, end: bytes | None, reverse: bool) -> list[tuple[bytes, bytes | None]]:
         layer = [
@@ -311,6 +312,12 @@ class OverlayReader:
 
     def position(self) -> None:
         """Return none: uncommitted state belongs to no position."""
+
+
+def _unexpired(rows: Iterator[tuple[bytes, bytes]], now_ms: int) -> Iterator[tuple[bytes, bytes]]:
+    for key, raw in rows:
+        if not is_expired(raw, now_ms):
+            yield key, raw[METADATA_BYTES:]
 
 
 def _layered(

@@ -18,12 +18,12 @@ from typing import Any
 
 from actors._core.windows.join_rows import LEFT, RIGHT
 from actors.declare.streams.joins import _Join
-from actors.declare.streams.windows import windowed
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import NULL_KEY, undecodable
 from actors.runtime.windows import joins, removal, task_windows
 from actors.runtime.windows.joins import How, JoinStore
+from actors.runtime.windows.late import windowed
 from actors.testing.fakes.cluster import EPOCH_MS
 from tests.sim import app
 from tests.sim.leaving import ClosingPart

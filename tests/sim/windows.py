@@ -23,12 +23,13 @@ from typing import Any
 
 from actors._core.aggregates import Aggregate
 from actors._core.windows.kinds import Hopping, Session, Sliding, Tumbling, Window, Windows
-from actors.declare.streams.windows import Every, emitting, timed, window_store, windowed
+from actors.declare.streams.windows import Every, emitting, timed, window_store
 from actors.declare.values.codecs import resolve
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.task import in_order
 from actors.runtime.windows import removal, task_windows
+from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import SEGMENTS, WindowStore
 from actors.testing.fakes.cluster import EPOCH_MS
 from actors.testing.fakes.log import StoredRecord

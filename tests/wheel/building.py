@@ -13,7 +13,7 @@ from tests.documents import ROOT
 PACKAGES = ("actors", "spark_replay", "stores")
 MODULES = ("faust_actors_java.py", "pytest_faust_actors.py")
 _EPOCH_S = 1_700_000_000
-_SOURCES = (*PACKAGES, *MODULES, "Makefile", "LICENSE", "README.md", "constraints.txt", "pyproject.toml")
+_SOURCES = (*PACKAGES, *MODULES, "Makefile", "LICENSE", "README.md", "constraints.txt", "pyproject.toml", "setup.py")
 
 
 def run(*words: object, cwd: Path, code: int = 0, **environment: str) -> str:

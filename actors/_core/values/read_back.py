@@ -30,6 +30,7 @@ _AS_TEXT = {
 }
 """By type, a value as JSON has it."""
 _TEXT = frozenset((str,))
+_WITHOUT_PARTS = frozenset((*_PLAIN, bytes, date, datetime, time, Decimal, UUID))
 _SAME = frozenset(_PLAIN)
 """Classes of plain values that are read back as they are: what JSON has no number for isn't written."""
 _UNTYPED = (None, Any, object)
@@ -46,6 +47,20 @@ def unfit(value: Any) -> str | None:
         if isinstance(part, float) and not math.isfinite(part):
             return f"{path} is {part!r}, which JSON can't hold"
     return None
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value, of plain data or an object of fields, holds neither NaN nor infinity; see `unfit`."""
+    kind = type(value)
+    if kind is float:
+        return math.isfinite(value)
+    if kind in _WITHOUT_PARTS:
+        return True
+    if kind is dict:
+        return all(map(is_finite, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(is_finite, value))
+    return all(map(is_finite, getattr(value, "__dict__", {}).values()))
 
 
 def no_text_key(value: Any) -> str | None:
@@ -133,9 +148,11 @@ def is_kept(value: Any) -> bool:
 
 def _fields_test(info: msgspec.inspect.StructType, outer: tuple[type, ...]) -> Callable[[Any], bool] | None:
     """Return a test of the fields' classes, in one expression: it is made once, and called at each write."""
-    if info.cls in outer or hasattr(info.cls, "__post_init__") or info.cls.__struct_config__.omit_defaults:
+    # Of a generic one, such as Page[int], the class of its values.
+    own = getattr(info.cls, "__origin__", info.cls)
+    if info.cls in outer or hasattr(own, "__post_init__") or own.__struct_config__.omit_defaults:
         return None
-    names: dict[str, Any] = {"own": info.cls, "isfinite": math.isfinite}
+    names: dict[str, Any] = {"own": own, "isfinite": math.isfinite}
     tests = ["type(value) is own"]
     for field in info.fields:
         arms = field.type.types if isinstance(field.type, msgspec.inspect.UnionType) else (field.type,)

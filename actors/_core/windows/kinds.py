@@ -20,6 +20,8 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from actors._core.outside import caused
+
 _MS = timedelta(milliseconds=1)
 LONGEST_SPAN = timedelta(days=36_525)
 """Of a window, a grace period or an interval. Sums of some such spans and times stay within the calendar."""
@@ -155,7 +157,9 @@ class Tumbling(AlignedWindows):
             try:
                 self._zone = ZoneInfo(tz)
             except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-                raise ValueError(f"Tumbling(tz={tz!r}): there is no such time zone on this machine: {error}") from error
+                raise caused(
+                    ValueError(f"Tumbling(tz={tz!r}): there is no such time zone on this machine: {error}"), error
+                ) from error
             # Clocks have been changed by up to a day.
             self.longest_ms, self.advance_ms = size_ms + _DAY_MS, max(1, size_ms - _DAY_MS)
 

@@ -20,34 +20,10 @@ from functools import lru_cache
 
 import msgspec
 
-from actors._core.outside import MALFORMED
+from actors._core.outside import MALFORMED, caused
+from actors._core.windows.held import Held
 from actors._core.windows.kinds import Session, Sliding, Window
 from stores._core.windows import CLOSE_KEY_AT, KEY_AT, WORD
-
-
-class Held(msgspec.Struct, array_like=True, gc=False):
-    """A window in a list.
-
-    Attributes:
-        start_ms, end_ms: its bounds.
-        value: its value, encoded.
-        last_ms: the time of its last record.
-        is_closed: its close was handled.
-        is_merged: a later session has taken its place, and it is here for its close alone.
-    """
-
-    start_ms: int
-    end_ms: int
-    value: bytes
-    last_ms: int
-    is_closed: bool = False
-    is_merged: bool = False
-
-    @property
-    def window(self) -> Window:
-        """Its bounds."""
-        return Window(self.start_ms, self.end_ms)
-
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_list = msgspec.msgpack.Decoder(list[Held]).decode
@@ -69,7 +45,7 @@ def decode_list(raw: bytes) -> list[Held]:
     try:
         return _decode_list(raw[1:])
     except MALFORMED as error:
-        raise ValueError(f"not a list of windows, {error}: {raw[:50]!r}") from error
+        raise caused(ValueError(f"not a list of windows, {error}: {raw[:50]!r}"), error) from error
 
 
 def encode_times(times_ms: list[int]) -> bytes:
@@ -86,7 +62,7 @@ def decode_times(raw: bytes) -> list[int]:
     try:
         return _decode_times(raw[1:])
     except MALFORMED as error:
-        raise ValueError(f"not a list of times, {error}: {raw[:50]!r}") from error
+        raise caused(ValueError(f"not a list of times, {error}: {raw[:50]!r}"), error) from error
 
 
 @lru_cache(maxsize=1024)

@@ -155,6 +155,7 @@ class Kind(NamedTuple):
 
 _TEXTS = (str, Path, Sequence, Set, NoneType)
 OWN = {
+    "Any": Kind(text, (object,), "what the reference says"),
     "bool": Kind(boolean, (bool,), "True or False"),
     "int": Kind(integer, (int,), "a whole number"),
     "int | None": Kind(integer, (int, NoneType), "a whole number"),

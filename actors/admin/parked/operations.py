@@ -26,7 +26,7 @@ from actors.admin.parked.reader import (
     key_json,
     wanted_keys,
 )
-from actors.admin.parked.showing import entry_json
+from actors.admin.parked.showing import entry_json, fetch_schemas
 from actors.admin.pausing import check_partition
 from actors.declare.definition import ActorDefinition
 from actors.errors import UsageError
@@ -119,6 +119,7 @@ class ShowParked(Operation):
             for line in chosen(definition, lines, self.key):
                 page = self._page(line)
                 contents = await reader.contents(definition, line, page, is_full=self.is_full)
+                await fetch_schemas(definition, contents.values())
                 entries = [entry_json(definition, line, entry, contents.get(entry.sequence)) for entry in page]
                 content += entries
                 texts.append(f"{line.what}s of key {line.shown_key} in partition {line.partition}: {len(line.entries)}")

@@ -19,7 +19,8 @@ from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
 from actors.admin.host import definition_of
-from actors.declare.values.codecs import CodecError, key_codec
+from actors.declare.values.codecs import CodecError
+from actors.declare.values.schemas import key_codec
 from actors.errors import ActorsError, NewerVersionError
 from actors.ports import LogRecord, TopicPartition
 from actors.runtime.commands import written_by

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from actors._core.logs import escaping, text_of
 from actors.admin.parked.reader import Content, Entry, ParkedQueue, key_json, shown
 from actors.declare.values.decoder import as_json
+from actors.errors import UnresolvedSchemaError
+from actors.runtime.message.unresolved import resolved
 from actors.runtime.quarantine.entries import ParkedMessage
 
 if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition
+
+logger = escaping(logging.getLogger(__name__))
 
 
 def entry_json(definition: ActorDefinition, line: ParkedQueue, entry: Entry, content: Content | None) -> dict[str, Any]:
@@ -54,11 +62,25 @@ def _value(definition: ActorDefinition, message: ParkedMessage) -> Any:
     raw = message.value
     if raw is None:
         return None
-    codec = definition.messages(definition.input_called(message.topic))
     try:
-        if codec.by_headers is None:
-            return as_json(codec.decode(raw))
-        return as_json(codec.by_headers([(name, data or b"") for name, data in message.headers], raw))
+        return as_json(_decoded(definition, message))
     except Exception:
         # Whatever a user's type says about bytes that aren't one of it: that may be why the message is here.
         return shown(raw)
+
+
+def _decoded(definition: ActorDefinition, message: ParkedMessage) -> Any:
+    codec = definition.messages(definition.input_called(message.topic))
+    return codec.of_record([(name, data or b"") for name, data in message.headers], message.value or b"")
+
+
+async def fetch_schemas(definition: ActorDefinition, contents: Iterable[Content]) -> None:
+    """Fetch the schemas of parked messages, so that their values can be shown, unless the registry is down."""
+    for message in contents:
+        if isinstance(message, ParkedMessage) and message.value is not None:
+            try:
+                await resolved(partial(_decoded, definition, message), is_patient=False)
+            except UnresolvedSchemaError:
+                return
+            except Exception as error:
+                logger.debug("a parked message doesn't decode, and is shown as bytes: %s", text_of(error))

@@ -10,6 +10,7 @@ import click
 from actors.cli.doctor.examine import CHECKS, examine
 from actors.cli.doctor.report import Level, Result, exit_code
 from actors.cli.session import Session, with_session
+from actors.runtime.observe.status import ENGINE
 from stores._core.printable import counted
 
 
@@ -33,10 +34,11 @@ def doctor(session: Session) -> None:
             {"check": one.check, "level": one.level.value, "what": one.what, "remedy": one.remedy or None}
             for one in results
         ]
-        session.say_json({"checks": list(CHECKS), "results": rows, "exit_code": exit_code(results)})
+        session.say_json({"checks": list(CHECKS), "results": rows, "engine": ENGINE, "exit_code": exit_code(results)})
     else:
         for one in results:
             session.say(str(one))
-        session.say(f"{len(CHECKS)} checks: {', '.join(_count(level, results) for level in Level)}")
+        counts = ", ".join(_count(level, results) for level in Level)
+        session.say(f"{len(CHECKS)} checks: {counts}; the engine is {ENGINE}")
     if code := exit_code(results):
         raise click.exceptions.Exit(code)

@@ -17,8 +17,9 @@ from actors.cli.project import name_app
 from actors.cli.session import one_line_errors
 from actors.declare.definition import messages_of
 from actors.declare.topic import refuse_other_writers
-from actors.declare.values.codecs import Codec, CodecError, topic_codecs
+from actors.declare.values.codecs import Codec, CodecError
 from actors.declare.values.messages import MessageCodec
+from actors.declare.values.schemas import topic_codecs
 from actors.errors import ConfigurationError, NewerVersionError
 
 _FAUSTS = ("key_type", "value_type", "key_serializer", "value_serializer")

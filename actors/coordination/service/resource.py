@@ -10,7 +10,7 @@ from actors._core.coordination import locks, registry
 from actors._core.coordination.locks import Lock
 from actors._core.coordination.registry import Barrier, Group, Node
 from actors.coordination import messages as m
-from actors.runtime.message.task_state import AnswerLater
+from actors.runtime.message.tools import AnswerLater
 
 MAX_STATE_BYTES = 900_000
 """The largest state of a resource; requests that would exceed it are refused."""

@@ -18,8 +18,9 @@ from actors._core.windows.changes import Change, decode_added, decode_change, en
 from actors._core.windows.foreign_keys import within
 from actors.declare.declared import as_coroutine
 from actors.declare.streams.repartition import By, checked_repartition, key_function
-from actors.declare.values.codecs import CodecError, key_codec
+from actors.declare.values.codecs import CodecError
 from actors.declare.values.messages import function_codec
+from actors.declare.values.schemas import key_codec
 from actors.declare.values.stored import check_aggregate, own_store
 from actors.errors import ConfigurationError, show_bytes
 from actors.runtime.handlers.callables import check_callable, name_of
@@ -188,7 +189,7 @@ def _groups(
     return _Groups(
         store=store,
         rows=own_store(app, f"{name}-rows", "sized"),
-        decode_row=lambda raw: codec().decode(raw),
+        decode_row=lambda raw: codec().of_content(raw),
         of=of_value,
         add=folds.add,
         remove=remove,

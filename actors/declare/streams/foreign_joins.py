@@ -30,8 +30,8 @@ from actors.declare.definition import check_name
 from actors.declare.names import repartition_topic
 from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, keys_like
 from actors.declare.streams.tables import JOIN_LINE, AnyStore, Joined, TwoValues, two_values
-from actors.declare.values.codecs import key_codec
 from actors.declare.values.messages import function_codec
+from actors.declare.values.schemas import key_codec
 from actors.declare.values.stored import own_store
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable, name_of
@@ -234,7 +234,7 @@ def join_by_foreign_key(
         left.groupings.append(subscribing)
         of_left = _Left(
             left,
-            lambda raw: values().decode(raw),
+            lambda raw: values().of_content(raw),
             results,
             on=key_of,
             is_left=how == "left",

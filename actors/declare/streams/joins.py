@@ -20,9 +20,9 @@ from actors.declare.definition import ActorDefinition
 from actors.declare.streams.foreign_joins import join_by_foreign_key
 from actors.declare.streams.repartition import By, forwarder
 from actors.declare.streams.tables import join_tables, owned, two_values
-from actors.declare.streams.windows import LEAST_RETENTION, divert, timed
-from actors.declare.values.codecs import key_codec
+from actors.declare.streams.windows import LEAST_RETENTION, timed
 from actors.declare.values.messages import function_codec
+from actors.declare.values.schemas import key_codec
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import InputRecord, TopicPartition
 from actors.runtime.handlers.callables import check_callable, name_of
@@ -32,6 +32,7 @@ from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.windows.joins import How, JoinStore, OneStore
+from actors.runtime.windows.late import divert
 from actors.runtime.windows.store import LAST_MS, WindowStore
 
 Pair = Callable[[Context, Any, Any], Awaitable[Any] | Any]
@@ -293,7 +294,7 @@ class _Join:
     @functools.cached_property
     def _decode(self) -> tuple[Callable[[bytes], Any], ...]:
         # Codecs follow the app's settings, which aren't final when it is declared.
-        return tuple(function_codec(topic).decode for topic in self.definition.topics)
+        return tuple(function_codec(topic).of_content for topic in self.definition.topics)
 
     @functools.cached_property
     def _keys(self) -> Callable[[bytes], Any]:

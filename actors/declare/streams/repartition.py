@@ -22,7 +22,8 @@ from actors._core.task.policy import OnError
 from actors._core.unions import arms_of
 from actors.declare.arguments import check_inputs, say_unknown, single_topic
 from actors.declare.names import repartition_topic
-from actors.declare.values.codecs import CodecError, topic_codecs
+from actors.declare.values.codecs import CodecError
+from actors.declare.values.schemas import topic_codecs
 from actors.errors import ActorsError, ConfigurationError, RecordTooLargeError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context

@@ -14,8 +14,8 @@ from actors.declare.declared import Declaration, as_coroutine
 from actors.declare.definition import InputHandler, name_store
 from actors.declare.streams.aggregates import aggregate_table
 from actors.declare.streams.repartition import rekeyed
-from actors.declare.values.codecs import check_schema, key_codec
 from actors.declare.values.messages import function_codec
+from actors.declare.values.schemas import check_schema, key_codec
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.stored import own_store
 from actors.errors import ConfigurationError
@@ -67,7 +67,7 @@ class Tables:
             topic,
             encode_key=lambda key: keys().encode(key),
             decode_key=lambda raw: keys().decode(raw),
-            decode_value=lambda raw: values().decode(raw),
+            decode_value=lambda raw: values().of_content(raw),
             history=None if history is None else own_store(self, f"{name}-history", "history"),
             history_ms=history_ms,
             declare_aggregate=functools.partial(aggregate_table, self),

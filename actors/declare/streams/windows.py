@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,14 +22,12 @@ from actors._core.windows.kinds import (
 from actors._core.windows.rows import LIST, VALUE, close_parts, decode_list, key_of, time_of
 from actors.declare.arguments import check_arguments
 from actors.declare.declared import check_idle
-from actors.declare.streams.repartition import By, Forward, checked_repartition, key_function
+from actors.declare.streams.repartition import By, checked_repartition, key_function
 from actors.declare.values.codecs import Codec, resolve
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.stored import check_aggregate, own_store, state_type, store_keys, use_keys
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable
-from actors.runtime.message.context import Context
-from actors.runtime.message.failures import late_record
 from actors.runtime.message.store import Store
 from actors.runtime.windows.across import Across, Feed, only_feed
 from actors.runtime.windows.changes import ChangeStore
@@ -41,7 +39,6 @@ from stores._core.windows import decode_progress
 LEAST_RETENTION = timedelta(days=1)
 Late = Any
 """The policy for messages that are too late for all windows: one of `LATE`, or a topic that they are sent to."""
-Handler = Callable[[Context, Any], Awaitable[Any]]
 
 
 class Every:
@@ -305,44 +302,6 @@ def _shown_value(store: WindowStore[Any, Any], raw: bytes) -> Any:
     if raw[:1] == LIST:
         return [(one.start_ms, one.end_ms, store.result(one.value)) for one in decode_list(raw)]
     return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
-
-
-def divert(ctx: Context, value: Any, late: str | Forward, stores: str) -> None:
-    """Do with a late message, which is counted, what `late=` says; `stores` it is too late for.
-
-    Raises:
-        LateRecordError: its partition has to stop in front of it.
-    """
-    if late == "stop":
-        raise late_record(ctx, ctx._working("late").actor, stores, ctx._working("late").windows.stream_ms)
-    if not isinstance(late, str):
-        late(ctx, value)
-
-
-def windowed(handler: Handler, late: str | Forward, stores: Sequence[TimedStore]) -> Handler:
-    """Return a handler of an actor with window stores: stream time moves on first, and late messages go elsewhere."""
-    if not stores:
-        return handler
-    if late == "handle":
-
-        def handle(ctx: Context, value: Any) -> Awaitable[Any]:
-            ctx._working("windows").windows.arrived(ctx)
-            return handler(ctx, value)
-
-        return handle
-
-    names = ", ".join(store.name for store in stores if not store.is_part)
-
-    async def handle_in_time(ctx: Context, value: Any) -> Any:
-        windows = ctx._working("windows").windows
-        windows.arrived(ctx)
-        if not windows.is_late(ctx):
-            return await handler(ctx, value)
-        windows.count_late(ctx, is_warned=late == "warn")
-        divert(ctx, value, late, names)
-        return None
-
-    return handle_in_time
 
 
 def emitting(store: WindowStore[Any, Any], rows: Store[Any, Any], emit: Every) -> None:

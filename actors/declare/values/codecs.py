@@ -12,14 +12,11 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import partial
-from typing import Annotated, Any, Literal, NoReturn, Union
+from typing import Annotated, Any, Literal, NoReturn, Protocol, Union
 from uuid import UUID
 
-import faust
 import msgspec
 import orjson
-from faust.exceptions import KeyDecodeError, ValueDecodeError
 from faust.models.base import Model
 from faust.serializers import codecs as registry
 from faust.utils.json import on_default
@@ -27,15 +24,24 @@ from faust.utils.json import on_default
 from actors._core.logs import text_of
 from actors._core.unions import is_union
 from actors._core.values.key_forms import decimal_form, float_form, plain_form, typed_form
-from actors._core.values.read_back import difference, is_told_by_equality, kept_test, lost_field, no_text_key, unfit
+from actors._core.values.read_back import (
+    difference,
+    is_finite,
+    is_told_by_equality,
+    kept_test,
+    lost_field,
+    no_text_key,
+    unfit,
+)
 from actors.errors import ActorsError, ConfigurationError, show_bytes
+from actors.ports import Headers
+from actors.runtime.message.outputs import TypeHeaders
 
-_FAUST_SCALARS = (str, bytes, int, float, Decimal)
 _SCALARS = (int, float, bool, Decimal, UUID)
 _EXACT = (bytes, str, int, bool, Decimal, UUID)
 """Types all of whose values are read back as they are."""
-_UNTYPED = (None, Any, object)
-_PLAIN_DATA = (*_UNTYPED, dict, list)
+UNTYPED = (None, Any, object)
+_PLAIN_DATA = (*UNTYPED, dict, list)
 _FORMS = {float: float_form, Decimal: decimal_form}
 """By type of key, what returns the same value for equal ones."""
 # The options of Faust's own JSON codec.
@@ -57,6 +63,10 @@ class Codec:
 
     `decode` and `encode` raise `CodecError`. A null (a tombstone) is for the caller to see to: neither takes
     None. Two codecs with the same `origin` make the same bytes of a value.
+
+    Attributes:
+        frame: makes of a record's headers and bytes those that `decode` takes, where headers have a part of them.
+        headers: gives the headers that a value is sent with, None for those that it isn't sent with.
     """
 
     decode: Callable[[bytes], Any]
@@ -64,6 +74,62 @@ class Codec:
     name: str
     is_json: bool = False
     origin: Any = None
+    frame: Callable[[Headers, bytes], bytes] | None = None
+    headers: TypeHeaders | None = None
+
+    def from_record(self, headers: Headers, raw: bytes) -> Any:
+        """Return the value of a record with headers."""
+        return self.decode(raw if self.frame is None else self.frame(headers, raw))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place that a format makes a codec for: keys or values of a topic, or of a store's changelog."""
+
+    topic: str
+    part: Literal["key", "value"]
+    is_state: bool = False
+
+
+class Format(Protocol):
+    """How keys or values become bytes, in the place of a serializer; `actors.formats` has some.
+
+    Attributes:
+        type: of the values, None where `key_type=` or `value_type=` says it.
+    """
+
+    type: Any
+
+    def bind(self, place: Place, type_: Any, app: Any) -> Codec:
+        """Return the codec of a type. It is called when topics and stores are declared, and connects to nothing.
+
+        Its functions may raise `UnresolvedSchemaError`: the message is handled again when what they need is there.
+
+        Args:
+            place: what the codec is for.
+            type_: of the values, None for whatever the bytes say.
+            app: the app, of which `actor_options` is set.
+
+        Raises:
+            ConfigurationError: the format can't carry the type.
+        """
+
+
+def is_format(serializer: Any) -> bool:
+    """Return whether what stands in the place of a serializer is a format."""
+    return hasattr(serializer, "bind") and hasattr(serializer, "type")
+
+
+def declared_type(what: str, type_: Any, format_: Format | None) -> Any:
+    """Return the type that a declaration and its format name.
+
+    Raises:
+        ConfigurationError: they name two.
+    """
+    own = None if format_ is None else format_.type
+    if own is not None and type_ is not None and own != type_:
+        raise ConfigurationError(f"{what}: format= is of {own}, and its type is {type_}: leave one of the two out")
+    return type_ if own is None else own
 
 
 def resolve(
@@ -90,7 +156,7 @@ def resolve(
     Raises:
         ConfigurationError: the serializer is unknown, or can't carry the type.
     """
-    plain, optional = _strip_optional(type_)
+    plain, optional = strip_optional(type_)
     is_json = is_layered = False
     faust_codec = _find_serializer(serializer or _default_serializer(plain))
     label = getattr(plain, "__name__", None) or str(plain)
@@ -106,12 +172,13 @@ def resolve(
     name = serializer if isinstance(serializer, str) else repr(faust_codec)
     origin = (plain, optional, faust_codec)
     is_exact = not is_layered and plain in _EXACT
-    is_free = for_others and (plain in _PLAIN_DATA or is_record(plain) or not (is_layered or _may_lose(plain)))
+    is_own = is_record(plain) or is_model(plain)
+    is_free = for_others and (plain in _PLAIN_DATA or is_own or not (is_layered or _may_lose(plain)))
     quick = decode
     if plain is None and is_json:
         # Faust revives a model of what has its mark.
         quick = lambda raw: decode(raw) if b'"__faust"' in raw else orjson.loads(raw)  # noqa: E731
-    is_told = plain in _PLAIN_DATA or is_told_by_equality(plain)
+    is_told = plain in _PLAIN_DATA or is_model(plain) or is_told_by_equality(plain)
     reading = decode, quick if is_told else None, None if is_layered else kept_test(plain)
     if is_record(plain) and not for_others and (reason := lost_field(plain)) is not None:
         raise ConfigurationError(reason)
@@ -128,45 +195,6 @@ def _may_lose(type_: Any) -> bool:
     return any(_holds(type_, kind) for kind in ("FloatType(", "AnyType(", "CustomType("))
 
 
-def check_schema(owner: str, schema: Any) -> None:
-    """Refuse a schema that reads or writes otherwise than its types and serializers say.
-
-    Raises:
-        ConfigurationError: naming what it overrides.
-    """
-    known = ActorSchema if isinstance(schema, ActorSchema) else faust.Schema
-    own = [name for name in _SCHEMA_METHODS if getattr(type(schema), name) is not getattr(known, name)]
-    if own:
-        raise ConfigurationError(
-            f"{owner}: its schema {type(schema).__name__} overrides {', '.join(own)}, which actors don't call: they "
-            "read and write by value_type and value_serializer. Register what it does as a codec "
-            "(faust.serializers.codecs.register) and name that in value_serializer=, or use an @app.agent"
-        )
-
-
-_SCHEMA_METHODS = (
-    "loads_key",
-    "loads_value",
-    "dumps_key",
-    "dumps_value",
-    "decode",
-    "compile",
-    "on_dumps_key_prepare_headers",
-    "on_dumps_value_prepare_headers",
-)
-
-
-def key_codec(app: Any, schema: Any) -> Codec:
-    """Return the codec that reads and writes a topic's keys as a Faust agent on the topic does.
-
-    Raises:
-        ConfigurationError: see `check_schema`.
-    """
-    check_schema("a topic", schema)
-    codec = resolve_key(schema.key_type, schema.key_serializer, default=app.serializers.key_serializer)
-    return _pass_bytes(codec, schema.key_type)
-
-
 def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> Codec:
     """Return the codec of keys, the same wherever there are keys of the type. Equal keys have equal bytes.
 
@@ -178,8 +206,8 @@ def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> 
     Raises:
         ConfigurationError: as `resolve`.
     """
-    plain, _ = _strip_optional(type_)
-    kinds = [] if is_record(plain) or plain in _PLAIN_DATA else _kinds(plain).split("DictType(key_type=")[1:]
+    plain, _ = strip_optional(type_)
+    kinds = [] if is_record(plain) or plain in _PLAIN_DATA else kinds_of(plain).split("DictType(key_type=")[1:]
     if not all(kind.startswith("StrType(") for kind in kinds):
         raise ConfigurationError(f"keys of {plain} have no order: use text as the keys of a dict in a key, or a list")
     if serializer is None and (default != "raw" or _fits_raw(plain)):
@@ -217,7 +245,7 @@ def one_form(codec: Codec) -> Callable[[bytes], Any]:
     Such a record lies where the bytes belong, while sends and questions to the key go to another partition.
     """
     plain, _, serializer = codec.origin
-    if plain is bytes or (plain in (str, *_UNTYPED) and type(serializer) is registry.raw and not serializer.children):
+    if plain is bytes or (plain in (str, *UNTYPED) and type(serializer) is registry.raw and not serializer.children):
         return codec.decode
     decode, encode = codec.decode, codec.encode
 
@@ -234,28 +262,8 @@ def one_form(codec: Codec) -> Callable[[bytes], Any]:
     return decode_form
 
 
-def value_codec(app: Any, schema: Any) -> Codec:
-    """Return the codec that reads and writes a topic's values as a Faust agent on the topic does.
-
-    So `value_type=str` is a JSON string, unless the topic or the app says `value_serializer="raw"`.
-
-    Raises:
-        ConfigurationError: see `check_schema`.
-    """
-    check_schema("a topic", schema)
-    serializer = schema.value_serializer or app.serializers.value_serializer
-    return _pass_bytes(resolve(schema.value_type, serializer, for_others=True), schema.value_type)
-
-
-def _pass_bytes(codec: Codec, type_: Any) -> Codec:
-    """Let bytes through an untyped topic as they are: as in Faust, the user encoded them."""
-    if _strip_optional(type_)[0] not in _UNTYPED:
-        return codec
-    encode = codec.encode
-    return replace(codec, encode=lambda value: value if isinstance(value, bytes) else encode(value))
-
-
-def _strip_optional(type_: Any) -> tuple[Any, bool]:
+def strip_optional(type_: Any) -> tuple[Any, bool]:
+    """Return a type without None, and whether it had it."""
     if not is_union(type_):
         return type_, False
     arms = [arm for arm in typing.get_args(type_) if arm is not types.NoneType]
@@ -266,6 +274,11 @@ def _strip_optional(type_: Any) -> tuple[Any, bool]:
 def is_record(type_: Any) -> bool:
     """Return whether it is a model of Faust's."""
     return isinstance(type_, type) and issubclass(type_, Model)
+
+
+def is_model(type_: Any) -> bool:
+    """Return whether it is a model of Pydantic's, which isn't imported for it."""
+    return isinstance(type_, type) and hasattr(type_, "model_validate_json") and hasattr(type_, "model_fields")
 
 
 def _default_serializer(type_: Any) -> Any:
@@ -293,7 +306,7 @@ def _identity(value: Any) -> Any:
 
 
 def _fits_raw(type_: Any) -> bool:
-    return type_ in _UNTYPED or type_ in (bytes, str, *_SCALARS)
+    return type_ in UNTYPED or type_ in (bytes, str, *_SCALARS)
 
 
 def _raw(type_: Any) -> tuple[_Decode, _Encode]:
@@ -305,7 +318,7 @@ def _raw(type_: Any) -> tuple[_Decode, _Encode]:
         return _json(bool)
     if type_ in _SCALARS:
         return lambda raw: type_(raw.decode()), lambda value: str(value).encode()
-    if type_ in _UNTYPED:
+    if type_ in UNTYPED:
         return _identity, _text_or_bytes
     raise ConfigurationError(f'the serializer "raw" can\'t carry {type_}: use "json", or the type bytes')
 
@@ -325,9 +338,12 @@ def _json(type_: Any, in_order: bool = False) -> tuple[_Decode, _Encode]:
     if is_record(type_):
         dump = _dump_record_in_order if in_order else _dump_record
         return lambda raw: type_.from_data(orjson.loads(raw), preferred_type=type_), dump
+    if is_model(type_):
+        # Validated once, and never as a dict.
+        return type_.model_validate_json, _dump_model_in_order if in_order else _dump_model
     if type_ is None:
         return lambda raw: Model._maybe_reconstruct(orjson.loads(raw)), _in_order(_dump_untyped, in_order)
-    if type_ in _UNTYPED:
+    if type_ in UNTYPED:
         return orjson.loads, _in_order(_dump_untyped, in_order)
     decoder = _decoder(type_)
     if type_ in _PLAIN_DATA:
@@ -347,10 +363,10 @@ def _order(type_: Any) -> Literal["deterministic"] | None:
 
 def _holds(type_: Any, kind: str) -> bool:
     """Return whether values of a type that msgspec knows have parts of a kind, as `FloatType(`."""
-    return not is_record(type_) and type_ not in _UNTYPED and kind in _kinds(type_)
+    return not is_record(type_) and type_ not in UNTYPED and kind in kinds_of(type_)
 
 
-def _kinds(type_: Any) -> str:
+def kinds_of(type_: Any) -> str:
     """Return the text of a type that msgspec knows, "" of another."""
     try:
         return repr(msgspec.inspect.type_info(type_))
@@ -413,6 +429,18 @@ def _dump_record_in_order(record: Any) -> bytes:
     return _dump_json({name: plain_form(part) for name, part in record.to_representation().items()})
 
 
+def _dump_model(model: Any) -> bytes:
+    raw: str = model.model_dump_json(by_alias=True)
+    # It writes NaN and infinity so.
+    if "null" in raw and not is_finite(model):
+        raise ValueError(unfit(model.model_dump()))
+    return raw.encode()
+
+
+def _dump_model_in_order(model: Any) -> bytes:
+    return _dump_json(plain_form(model.model_dump(mode="json", by_alias=True)))
+
+
 def _in_order(dump: _Encode, in_order: bool) -> _Encode:
     return (lambda value: dump(plain_form(value))) if in_order else dump
 
@@ -438,7 +466,7 @@ def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
         return lambda data: type_.from_data(data, preferred_type=type_), type_.to_representation
     if type_ is None:
         return Model._maybe_reconstruct, _identity
-    if type_ in _UNTYPED:
+    if type_ in UNTYPED:
         return _identity, _identity
     if type_ is bytes:
         return lambda payload: payload.encode() if isinstance(payload, str) else payload, _identity
@@ -476,7 +504,7 @@ def _guard_decode(decode: _Decode, label: str, refuse: Callable[[bytes], None] |
 def _guard_encode(encode: _Encode, type_: Any, label: str, reading: _ReadBack | None) -> _Encode:
     """Return an encoder that raises `CodecError`, for what isn't read back too."""
     decode, quick, is_kept = reading or (None, None, None)
-    expected = _classes(type_)
+    expected = classes_of(type_)
     # JSON's true is no number: a record that says so couldn't be read back.
     refused = (types.NoneType, bool) if type_ in (int, float) else types.NoneType
     exact = frozenset(expected)
@@ -507,9 +535,9 @@ def _check_same(value: Any, back: Any) -> None:
         raise ValueError(reason)
 
 
-def _classes(type_: Any) -> tuple[type, ...]:
+def classes_of(type_: Any) -> tuple[type, ...]:
     """Return the classes of which a value of `type_` is; `object` where that can't be told."""
-    if type_ in _UNTYPED:
+    if type_ in UNTYPED:
         return (object,)
     if type_ is float:
         return (float, int)
@@ -518,83 +546,7 @@ def _classes(type_: Any) -> tuple[type, ...]:
         # A TypedDict, of which nothing can be an instance.
         return (dict,)
     if is_union(type_):
-        return tuple(found for arm in typing.get_args(type_) for found in _classes(arm))
+        return tuple(found for arm in typing.get_args(type_) for found in classes_of(arm))
     # A class up to Python 3.12, a special form after it.
     is_class = isinstance(origin or type_, type) and origin is not Annotated
     return (origin or type_,) if is_class else (object,)
-
-
-class ActorSchema(faust.Schema):  # type: ignore[misc]
-    """Faust's schema, for which a Struct, a dataclass and typed JSON (`dict[str, int]`) are types too.
-
-    What Faust knows (models, `str`, `bytes`, numbers, None) is left to Faust.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        self._resolved: dict[Any, Codec] = {}
-        super().__init__(**options)
-
-    def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
-        """Decode the message's key."""
-        if _faust_knows(self.key_type):
-            return super().loads_key(app, message, loads=loads, serializer=serializer)
-        return self._load(self._key_codec(app, serializer), message.key, self.key_type, KeyDecodeError)
-
-    def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
-        """Decode the message's value."""
-        if _faust_knows(self.value_type):
-            return super().loads_value(app, message, loads=loads, serializer=serializer)
-        return self._load(self._value_codec(app, serializer), message.value, self.value_type, ValueDecodeError)
-
-    def dumps_key(self, app: Any, key: Any, *, serializer: Any = None, headers: Any) -> tuple[Any, Any]:
-        """Encode a key; bytes pass as they are, as in Faust."""
-        if _faust_knows(self.key_type):
-            encoded: tuple[Any, Any] = super().dumps_key(app, key, serializer=serializer, headers=headers)
-            return encoded
-        passes = key is None or isinstance(key, bytes)
-        payload = key if passes else self._key_codec(app, serializer).encode(key)
-        return payload, self.on_dumps_key_prepare_headers(key, headers)
-
-    def dumps_value(self, app: Any, value: Any, *, serializer: Any = None, headers: Any) -> tuple[Any, Any]:
-        """Encode a value; bytes pass as they are, as in Faust, and None is a tombstone."""
-        if _faust_knows(self.value_type):
-            encoded: tuple[Any, Any] = super().dumps_value(app, value, serializer=serializer, headers=headers)
-            return encoded
-        passes = value is None or isinstance(value, bytes)
-        payload = value if passes else self._value_codec(app, serializer).encode(value)
-        return payload, self.on_dumps_value_prepare_headers(value, headers)
-
-    def _key_codec(self, app: Any, serializer: Any) -> Codec:
-        return self._codec("key", self.key_type, serializer, resolve_key, lambda: key_codec(app, self))
-
-    def _value_codec(self, app: Any, serializer: Any) -> Codec:
-        resolve_value = partial(resolve, for_others=True)
-        return self._codec("value", self.value_type, serializer, resolve_value, lambda: value_codec(app, self))
-
-    def _codec(
-        self, part: str, type_: Any, serializer: Any, own: Callable[[Any, Any], Codec], default: Callable[[], Codec]
-    ) -> Codec:
-        codec = self._resolved.get((part, type_, serializer))
-        if codec is None:
-            codec = self._resolved[part, type_, serializer] = own(type_, serializer) if serializer else default()
-        return codec
-
-    @staticmethod
-    def _load(codec: Codec, raw: bytes | None, type_: Any, error_class: type[Exception]) -> Any:
-        if raw is None:
-            if _strip_optional(type_)[1]:
-                return None
-            raise error_class(f"Expected {type_!r}, received None!")
-        try:
-            return codec.decode(raw)
-        except CodecError as error:
-            raise error_class(str(error)) from error
-
-
-def _faust_knows(type_: Any) -> bool:
-    return type_ is None or type_ in _FAUST_SCALARS or hasattr(type_, "from_data")
-
-
-def topic_codecs(topic: Any) -> tuple[Codec, Codec]:
-    """Return the codecs of a topic's keys and values."""
-    return key_codec(topic.app, topic.schema), value_codec(topic.app, topic.schema)

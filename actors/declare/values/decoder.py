@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from actors._core.outside import MALFORMED
 from actors.declare.values.codecs import CodecError
 from actors.errors import show_bytes
 from actors.runtime.message.store import Store
+from actors.runtime.message.unresolved import resolved_now
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Decoder:
         Raises:
             ValueError: the bytes aren't a key of the store.
         """
-        return _text(self._handle.decode_key, raw)
+        return resolved_now(lambda: _text(self._handle.decode_key, raw))
 
     def value_json(self, raw: bytes, raw_key: bytes | None = None) -> str:
         """Return a value as JSON text.
@@ -59,15 +60,15 @@ class Decoder:
         """
         decode_row = self._handle.decode_row
         if raw_key is None or decode_row is None:
-            return _text(self._handle.decode_value, raw)
-        return _text(functools.partial(decode_row, raw_key), raw)
+            return resolved_now(lambda: _text(self._handle.decode_value, raw))
+        return resolved_now(lambda: _text(functools.partial(decode_row, raw_key), raw))
 
 
 def as_json(value: Any) -> Any:
     """Return a value as what JSON can say: of a model its fields, of bytes their text, or else their base64."""
     if isinstance(value, bytes):
         return _bytes_json(value)
-    return json.loads(msgspec.json.encode(value, enc_hook=_plain))
+    return json.loads(msgspec.json.encode(value, enc_hook=_shown))
 
 
 def _text(decode: Callable[[bytes], Any], raw: bytes) -> str:
@@ -85,10 +86,26 @@ def _bytes_json(value: bytes) -> Any:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a part of a value that msgspec doesn't know as plain data: of models and messages their fields.
+
+    Raises:
+        TypeError: there is nothing like it.
+    """
     if isinstance(value, Model):
         return value.asdict()
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", by_alias=True)
+    if hasattr(value, "ListFields"):
+        return {field.name: part for field, part in value.ListFields()}
+    if isinstance(value, Mapping):
+        return dict(value)
+    # The lists of Protobuf's messages are of their own classes.
+    return list(value) if isinstance(value, Sequence) else on_default(value)
+
+
+def _shown(value: Any) -> Any:
     try:
-        return on_default(value)
+        return plain(value)
     except TypeError:
         return repr(value)

@@ -16,12 +16,14 @@ import msgspec
 
 from actors._core.outside import MALFORMED
 from actors._core.unions import arms_of
-from actors.declare.values.codecs import Codec, CodecError, resolve, value_codec
+from actors.declare.values.codecs import Codec, CodecError, resolve
+from actors.declare.values.schemas import bound, value_codec
 from actors.errors import ConfigurationError, NewerVersionError, UnknownTypeError, UsageError, show_bytes
 from actors.ports import Headers
 from actors.runtime.handlers.actor import Actor
+from actors.runtime.inputs.event_times import with_content
 from actors.runtime.message.context import Context
-from actors.runtime.message.outputs import TYPE_HEADER
+from actors.runtime.message.outputs import SCHEMA_HEADERS, TYPE_HEADER, TypeHeaders, sent_headers
 
 Handler = Callable[[Context, Any], Awaitable[Any]]
 
@@ -37,7 +39,16 @@ class MessageCodec:
     decode: Callable[[bytes], Any]
     encode: Callable[[Any], bytes]
     by_headers: Callable[[Headers, bytes], Any] | None = None
-    type_headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
+    type_headers: TypeHeaders | None = None
+    frame: Callable[[Headers, bytes], bytes] | None = None
+
+    def of_record(self, headers: Headers, raw: bytes) -> Any:
+        """Return the message of a record."""
+        return self.decode(raw) if self.by_headers is None else self.by_headers(headers, raw)
+
+    def of_content(self, raw: bytes) -> Any:
+        """Return the message of bytes that a store keeps of a record; see `around`."""
+        return self.of_record((), raw)
 
     def with_headers(self, message: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
         """Return a message's bytes and the headers that it goes with.
@@ -45,19 +56,22 @@ class MessageCodec:
         Raises:
             UsageError: the actor doesn't take such messages.
         """
-        return self.encode(message), [] if self.type_headers is None else self.type_headers(message)
+        return self.encode(message), [] if self.type_headers is None else sent_headers(self.type_headers(message))
 
     def around(self, handler: Handler) -> Handler:
         """Return the handler for what `decode` gives.
 
         A message that doesn't decode is an undecodable record, though only the handler sees it.
         """
-        by_headers = self.by_headers
+        by_headers, frame = self.by_headers, self.frame
         if by_headers is None:
             return handler
 
         async def handle(ctx: Context, raw: Any) -> Any:
             try:
+                if frame is not None and raw is not None and (content := frame(ctx.headers, raw)) is not raw:
+                    # Tables, joins and topics that get the record's bytes keep them whole.
+                    raw, ctx._record = content, with_content(ctx._record, content, SCHEMA_HEADERS["value"])
                 message = None if raw is None else by_headers(ctx.headers, raw)
             except (CodecError, NewerVersionError) as error:
                 raise ctx.undecodable(error) from error
@@ -75,9 +89,9 @@ def function_codec(topic: Any) -> MessageCodec:
         f"the messages of its actor are what topic {name} declares with value_type=: add the type there",
     )
     if not _are_tagged(types):
-        return MessageCodec(codec.decode, encode)
+        return _of_records(codec, codec.decode, encode)
     known = ", ".join(str(type_.__struct_config__.tag) for type_ in types)
-    return MessageCodec(_explaining(codec, types, f"topic {name} carries {known}"), encode)
+    return _of_records(codec, _explaining(codec, types, f"topic {name} carries {known}"), encode)
 
 
 def message_codec(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
@@ -94,12 +108,28 @@ def message_codec(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
         codec = value_codec(topic.app, topic.schema)
         codec = replace(codec, encode=_readable(codec))
     elif len(types) == 1 or _are_tagged(types):
-        codec = resolve(Union[types], topic.schema.value_serializer)  # noqa: UP007
+        codec = _codec_of(topic, Union[types])  # noqa: UP007
     else:
-        return _by_header(actor, topic.schema.value_serializer)
+        return _by_header(actor, topic)
     known = ", ".join(sorted(actor.type_names.values()))
     encode = _refusing(codec.encode, f"{actor.__name__} takes {known}: give it a method for the type, marked @receive")
-    return MessageCodec(_explaining(codec, types, f"{actor.__name__} takes {known}"), encode)
+    return _of_records(codec, _explaining(codec, types, f"{actor.__name__} takes {known}"), encode)
+
+
+def _codec_of(topic: Any, type_: Any) -> Codec:
+    return bound(topic.app, topic.schema, "value", type_) or resolve(type_, topic.schema.value_serializer)
+
+
+def _of_records(codec: Codec, decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> MessageCodec:
+    """Return the codec of messages: where headers have a part of a value, what `decode` takes is made of both."""
+    frame = codec.frame
+    return MessageCodec(
+        decode if frame is None else lambda raw: raw,
+        encode,
+        None if frame is None else lambda came, raw: decode(frame(came, raw)),
+        codec.headers,
+        frame,
+    )
 
 
 def _readable(codec: Codec) -> Callable[[Any], bytes]:
@@ -107,7 +137,7 @@ def _readable(codec: Codec) -> Callable[[Any], bytes]:
 
     def encode_readable(message: Any) -> bytes:
         raw = codec.encode(message)
-        codec.decode(raw)
+        codec.from_record(() if codec.headers is None else sent_headers(codec.headers(message)), raw)
         return raw
 
     return encode_readable
@@ -176,18 +206,18 @@ def _tag_in(raw: bytes, field: str) -> str | int | None:
     return found if isinstance(found, str | int) and not isinstance(found, bool) else None
 
 
-def _by_header(actor: type[Actor[Any]], serializer: Any) -> MessageCodec:
-    types = _Types(actor, serializer)
+def _by_header(actor: type[Actor[Any]], topic: Any) -> MessageCodec:
+    types = _Types(actor, topic)
     return MessageCodec(lambda raw: raw, types.encode, types.decode, types.headers)
 
 
 class _Types:
     """The types of an actor's messages by their names in the header."""
 
-    def __init__(self, actor: type[Actor[Any]], serializer: Any) -> None:
+    def __init__(self, actor: type[Actor[Any]], topic: Any) -> None:
         self._actor = actor.__name__
         self._names = {type_: name.encode() for type_, name in actor.type_names.items()}
-        self._codecs = {type_: resolve(type_, serializer) for type_ in self._names}
+        self._codecs = {type_: _codec_of(topic, type_) for type_ in self._names}
         self._by_name = {name: self._codecs[type_] for type_, name in self._names.items()}
         self._known = ", ".join(sorted(actor.type_names.values()))
         self._takes_none = NoneType in actor.receivers
@@ -208,17 +238,19 @@ class _Types:
                 f"a message of the unknown type {show_bytes(name)} (header {TYPE_HEADER}): {self._actor} takes "
                 f"{self._known}"
             )
-        return codec.decode(raw)
+        return codec.from_record(headers, raw)
 
     def encode(self, message: Any) -> bytes:
         """Return the message's bytes."""
         return self._codecs[self._type_of(message)].encode(message)
 
-    def headers(self, message: Any) -> list[tuple[str, bytes]]:
+    def headers(self, message: Any) -> list[tuple[str, bytes | None]]:
         """Return the header that names the message's type; a tombstone has none."""
         if message is None and self._takes_none:
             return []
-        return [(TYPE_HEADER, self._names[self._type_of(message)])]
+        type_ = self._type_of(message)
+        own = self._codecs[type_].headers
+        return [(TYPE_HEADER, self._names[type_]), *([] if own is None else own(message))]
 
     def _type_of(self, message: Any) -> Any:
         for base in type(message).__mro__:

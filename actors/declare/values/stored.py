@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from actors._core.aggregates import Aggregate, as_it_is, count_distinct
-from actors.declare.values.codecs import Codec, CodecError, is_record, resolve, resolve_key
+from actors.declare.values.codecs import Codec, CodecError, Format, Place, is_record, resolve, resolve_key
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.versions import Upgrades, refusal, versioned
 from actors.errors import ConfigurationError, UsageError
@@ -46,14 +46,18 @@ def stored_values(
     version: int | None,
     upgrades: Upgrades | None,
     aggregate: Aggregate[Any] | None,
+    bind: Callable[[Any], Codec] | None = None,
 ) -> StoredValues:
-    """Return the encoding of a store's values.
+    """Return the encoding of a store's values; `bind` makes the codec of a type, in the place of a serializer.
 
     Raises:
         ConfigurationError: the arguments can't work together.
     """
+    if bind is not None and serializer is not None:
+        raise ConfigurationError(f"{owner}: format= takes the place of value_serializer=: leave one of the two out")
     if aggregate is not None:
         others = {"value_type": value_type, "value_serializer": serializer, "version": version, "upgrades": upgrades}
+        others["format"] = bind
         check_aggregate(owner, aggregate, **others)
         if aggregate is count_distinct():
             raise ConfigurationError(
@@ -62,12 +66,20 @@ def stored_values(
             )
         return StoredValues(_codec(owner, aggregate), state_type(aggregate))
     refuse = refusal(version or 1, owner)
-    plain = resolve(value_type, serializer, refuse=refuse)
+    plain = resolve(value_type, serializer, refuse=refuse) if bind is None else bind(value_type)
     return StoredValues(
         versioned(plain, version or 1, upgrades or {}, owner),
         ValueType(value_type if plain.is_json else bytes, version or 1),
         refuse if version is not None and plain.is_json else None,
     )
+
+
+def binder(app: Any, changelog: str, format_: Format | None) -> Callable[[Any], Codec] | None:
+    """Return the function that makes the codec of a store's values for their type, None without a format."""
+    if format_ is None:
+        return None
+    place = Place(changelog, "value", is_state=True)
+    return lambda type_: format_.bind(place, type_, app)
 
 
 def check_aggregate(owner: str, aggregate: Any, **others: Any) -> None:

@@ -23,7 +23,8 @@ from actors.runtime.handlers.callables import is_generator
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
-from actors.runtime.message.task_state import TaskState, Tools
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.tools import Tools
 from actors.runtime.windows.committed import CommittedTime, committed_time
 from actors.runtime.windows.store import WindowStore
 from stores._core.overlay import MessageScope, Overlay

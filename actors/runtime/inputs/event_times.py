@@ -9,10 +9,10 @@ A value is decoded once more for it. A record without a value, and an admin comm
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from actors._core.event_time import EventTime, NoTimeError
-from actors.errors import RecordError
+from actors.errors import RecordError, UnresolvedSchemaError
 from actors.ports import InputRecord, RefusedRecord, TopicPartition
 from actors.runtime.commands import is_command
 from actors.runtime.message.failures import undecodable, wrong_timestamp
@@ -58,9 +58,12 @@ def time_of(time: EventTime, source: TopicPartition, record: InputRecord) -> int
 
     Raises:
         RecordError: the value doesn't decode, or its time can't be told.
+        UnresolvedSchemaError: its schema isn't here yet.
     """
     try:
-        return time.of(record.value or b"")
+        return time.of(record.headers, record.value or b"")
+    except UnresolvedSchemaError:
+        raise
     except NoTimeError as error:
         raise wrong_timestamp(source, record, str(error)) from error
     except BaseException as error:
@@ -76,6 +79,14 @@ def retime(times: Mapping[str, EventTime], source: TopicPartition, record: Inter
     time = times.get(source.topic)
     if time is not None and record.id is None and record.value is not None:
         record.timestamp = time_of(time, source, record)
+
+
+def with_content(record: InputRecord, value: bytes, without: str) -> InputRecord:
+    """Return a record with another value, and without the header that had a part of it."""
+    headers = [(name, data) for name, data in record.headers if name != without]
+    if isinstance(record, InternalRecord):
+        return replace(record, value=value, headers=headers)
+    return TimedRecord(record.offset, record.timestamp, record.key, value, headers, written_ms(record))
 
 
 def written_ms(record: InputRecord) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, SupportsIndex
 
 from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
@@ -18,6 +18,8 @@ from actors.runtime.message.ids import message_id
 from actors.runtime.message.outputs import (
     NO_HEADERS,
     RECORD_OVERHEAD_BYTES,
+    TYPE_HEADER,
+    OwnHeaders,
     Recipient,
     check_placement,
     checked_headers,
@@ -25,7 +27,8 @@ from actors.runtime.message.outputs import (
     too_large,
     typed_headers,
 )
-from actors.runtime.message.task_state import Answering, AnswerLater, TaskState
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.tools import Answering, AnswerLater
 
 DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
 
@@ -162,8 +165,8 @@ class Context:
         *,
         key: Any = None,
         value: Any = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
+        partition: SupportsIndex | None = None,
+        timestamp_ms: SupportsIndex | None = None,
         headers: Headers | Mapping[str, bytes] = (),
     ) -> None:
         """Send a record as a part of this message's commit: it is there if, and only if, the message's writes are.
@@ -190,6 +193,8 @@ class Context:
         raw_value = None if value is None else target.encode_value(value)
         size = (len(raw_key) if raw_key else 0) + (len(raw_value) if raw_value else 0)
         pairs = NO_HEADERS
+        if target.type_headers is not None and not isinstance(headers, OwnHeaders):
+            headers = typed_headers(headers, self._record.headers, target.type_headers(value))
         if headers:
             pairs = checked_headers(headers, self._record.headers)
             size += sum(len(name) + len(data or b"") for name, data in pairs)
@@ -210,7 +215,7 @@ class Context:
         key: Any,
         message: Any,
         *,
-        timestamp_ms: int | None = None,
+        timestamp_ms: SupportsIndex | None = None,
         headers: Headers | Mapping[str, bytes] = (),
     ) -> None:
         """Send `message` to the actor of `key`, as a part of this message's commit.
@@ -233,7 +238,7 @@ class Context:
         if key is None:
             raise UsageError(f"ctx.tell({target.name}): a message to an actor needs a key")
         if target.type_headers is not None:
-            headers = typed_headers(headers, self._record.headers, target.type_headers(message))
+            headers = typed_headers(headers, self._record.headers, target.type_headers(message), TYPE_HEADER)
         self.send(recipient, key=key, value=message, timestamp_ms=timestamp_ms, headers=headers)
 
     def schedule(

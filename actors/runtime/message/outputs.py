@@ -6,16 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
+from actors._core.outside import caused
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors.errors import RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Headers
 
+TypeHeaders = Callable[[Any], list[tuple[str, bytes | None]]]
+"""The headers that a value is sent with. One that is None isn't passed on from the message that is handled."""
 RESERVED = "fa-"
 """How the names of the framework's own headers begin."""
 TYPE_HEADER = "fa-type"
 ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER = "fa-error", "fa-origin", "fa-attempts", "fa-actor"
 DEAD_LETTER_HEADERS = frozenset((ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER))
-NO_HEADERS: list[tuple[str, bytes]] = []
+SCHEMA_HEADERS = {"key": "__key_schema_id", "value": "__value_schema_id"}
+"""By part of a record, the header with the id of its schema, where the bytes don't begin with it."""
+NO_HEADERS: list[Any] = []
 new_tuple = tuple.__new__
 """Makes a named tuple in a third of the time that its class takes."""
 RECORD_OVERHEAD_BYTES = 256
@@ -26,7 +33,7 @@ RECORD_OVERHEAD_BYTES = 256
 class OutputTopic:
     """A topic that handlers send to, resolved once: how keys and values become bytes, how many fit, what it takes.
 
-    `type_headers` gives the headers that name a message's type, where its actor needs them. For an actor's input,
+    `type_headers` gives the headers that name a value's type or schema, where readers need them. For an actor's input,
     `actor` is its name, and `answer_decoder` gives what reads the answer to a message, None if there is none.
     `partitioner` is the one that the topic declares, None for murmur2.
     """
@@ -37,10 +44,14 @@ class OutputTopic:
     max_record_bytes: int
     partition_count: int = 1 << 31
     is_compacted: bool = False
-    type_headers: Callable[[Any], list[tuple[str, bytes]]] | None = None
+    type_headers: TypeHeaders | None = None
     actor: str | None = None
     answer_decoder: Callable[[Any], Callable[[bytes], Any] | None] | None = None
     partitioner: Partitioner | None = None
+
+    def headers_of(self, value: Any) -> list[tuple[str, bytes]]:
+        """Return the headers that a value is sent with."""
+        return [] if self.type_headers is None else sent_headers(self.type_headers(value))
 
     def home(self, key: bytes, partitions: int | None = None) -> int:
         """Return the partition of a key, in as many partitions as the topic has unless told otherwise."""
@@ -54,13 +65,12 @@ class Recipient:
     actor: Any
 
 
-class OwnHeaders(list[tuple[str, bytes]]):
+@mypyc_attr(native_class=False)
+class OwnHeaders(list[Any]):
     """Headers that the framework sets itself."""
 
 
-def checked_headers(
-    headers: Headers | Mapping[str, bytes], came: Sequence[tuple[str, bytes]]
-) -> list[tuple[str, bytes]]:
+def checked_headers(headers: Headers | Mapping[str, bytes], came: Sequence[tuple[str, bytes]]) -> list[Any]:
     """Return headers as pairs, without those of the framework that came with the message and belong to it alone.
 
     Passed on, `fa-ask` would make the receiver take the record for a repeat of the question.
@@ -74,7 +84,8 @@ def checked_headers(
     """
     if isinstance(headers, OwnHeaders):
         return headers
-    pairs, is_any_reserved = list(headers.items() if isinstance(headers, Mapping) else headers), False
+    pairs: list[Any] = list(headers.items() if isinstance(headers, Mapping) else headers)
+    is_any_reserved = False
     for pair in pairs:
         # Kafka has headers without a value; they may be passed on.
         is_pair = len(pair) == 2 and isinstance(pair[0], str)
@@ -87,21 +98,33 @@ def checked_headers(
 
 
 def typed_headers(
-    headers: Headers | Mapping[str, bytes], came: Sequence[tuple[str, bytes]], own: Sequence[tuple[str, bytes]]
+    headers: Headers | Mapping[str, bytes],
+    came: Sequence[tuple[str, bytes]],
+    own: Sequence[tuple[str, bytes | None]],
+    *also: str,
 ) -> OwnHeaders:
-    """Return `checked_headers` with those that name the type of what is sent, in the place of the message's own."""
-    return OwnHeaders([*(pair for pair in checked_headers(headers, came) if pair[0] != TYPE_HEADER), *own])
+    """Return `checked_headers` with those of type and schema of what is sent, in the place of others and of `also`."""
+    replaced = {*also, *(name for name, _ in own)}
+    passed = (pair for pair in checked_headers(headers, came) if pair[0] not in replaced)
+    return OwnHeaders([*passed, *sent_headers(own)])
+
+
+def sent_headers(own: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes]]:
+    """Return the headers among those of a type that are sent."""
+    return [(name, data) for name, data in own if data is not None]
 
 
 def _check_text(name: str) -> None:
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"ctx.send(headers=…): the header {name!r} isn't Unicode text: {error}") from error
+        raise caused(
+            UsageError(f"ctx.send(headers=…): the header {name!r} isn't Unicode text: {error}"), error
+        ) from error
 
 
-def _may_pass(pair: tuple[str, bytes], came: Sequence[tuple[str, bytes]]) -> bool:
-    name = pair[0]
+def _may_pass(pair: Any, came: Sequence[Any]) -> bool:
+    name: str = pair[0]
     if not name.startswith(RESERVED) or name == TYPE_HEADER:
         return True
     if tuple(pair) not in came:
@@ -112,7 +135,7 @@ def _may_pass(pair: tuple[str, bytes], came: Sequence[tuple[str, bytes]]) -> boo
     return name in DEAD_LETTER_HEADERS
 
 
-def check_placement(target: OutputTopic, key: bytes | None, partition: int | None, timestamp_ms: int | None) -> None:
+def check_placement(target: OutputTopic, key: bytes | None, partition: Any, timestamp_ms: Any) -> None:
     """Refuse a record that the topic has no place for.
 
     Raises:

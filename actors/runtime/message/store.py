@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from actors._core.aggregates import Aggregate
 from actors.errors import NewerVersionError, UsageError
 from actors.runtime.message.context import Context, current_message
@@ -27,6 +29,7 @@ Placement = Literal["key", "task"]
 _ABSENT: Any = object()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Store(Generic[K, V]):
     """A handle to per-key state, made by `app.store(...)` and used inside handlers of the actor that lists it.
 
@@ -246,8 +249,11 @@ class Store(Generic[K, V]):
         return self._pairs(self._whole().prefix(self.encode_key(prefix)))
 
     def _pairs(self, pairs: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[K, V]]:
-        state = self._reach(current_message.get(None))[2]
-        return ((self.decode_key(key), self._decoded(value, state)) for key, value in pairs)
+        return self._decoded_pairs(pairs, self._reach(current_message.get(None))[2])
+
+    def _decoded_pairs(self, pairs: Iterable[tuple[bytes, bytes]], state: TaskState) -> Iterator[tuple[K, V]]:
+        for key, value in pairs:
+            yield self.decode_key(key), self._decoded(value, state)
 
     def _decoded(self, raw: bytes, state: TaskState, read: Callable[[bytes], Any] | None = None) -> V:
         """Call `read`; the partition stops if a newer program wrote, even if the handler catches the error."""

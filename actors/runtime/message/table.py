@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 from actors._core.aggregates import Aggregate
 from actors._core.task.policy import OnError, Then
@@ -109,7 +109,7 @@ class Table(Store[K, V]):
 
     # --- reads -----------------------------------------------------------------------------------------------------
 
-    def get(self, key: K, default: V | None = None, *, as_of: int | None = None) -> V | None:
+    def get(self, key: K, default: V | None = None, *, as_of: SupportsIndex | None = None) -> V | None:
         """Return the value of a key as of the records that were handled so far, or as of a time.
 
         Args:

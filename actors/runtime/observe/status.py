@@ -19,12 +19,15 @@ from actors.ports import TopicPartition
 from actors.runtime.meters import Histogram, QueryMeters, TaskMeters, WorkerMeters
 from actors.runtime.replicas.standby_state import StandbyState
 from actors.runtime.spec import WINDOW_MARGIN_MS
+from actors.runtime.task import processor
 from actors.runtime.task.task import Task
 from actors.runtime.windows.committed import oldest_open_ms
 from actors.runtime.windows.store import WindowStore
 from stores.errors import StoreError
 from stores.ports import PartitionStore
 
+ENGINE = "interpreted" if processor.__file__.endswith(".py") else "compiled"
+"""How the modules run that each record passes: `setup.py` lists those that a wheel may have compiled."""
 PARKED_LIMIT = 1_000
 """More parked messages of a partition aren't counted: "at least so many"."""
 _PARKED = (b"p", b"q")

@@ -21,7 +21,14 @@ from typing import Protocol
 
 from actors._core.keys import line_bounds, make_place, place_of
 from actors._core.logs import Reminders, error_text, escaping
-from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, Rejected, show_bytes
+from actors.errors import (
+    NewerProgramError,
+    RecordError,
+    RecordTooLargeError,
+    Rejected,
+    UnresolvedSchemaError,
+    show_bytes,
+)
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.cancellation import GivenBack
 from actors.runtime.commands import (
@@ -385,8 +392,16 @@ class Parked:
 
         internal = InternalMessage(internal_record, remove, lambda: None, f"parked message {message.message_id}")
         try:
-            retime(self._spec.event_times, state.source, internal_record)
-            await handling.once(state, internal_record, internal)
+            try:
+                retime(self._spec.event_times, state.source, internal_record)
+                await handling.once(state, internal_record, internal)
+            except UnresolvedSchemaError as error:
+                state.scope.rollback(written)
+                del state.outputs[sent:]
+                # Asked once only: the message stays parked if the registry is down.
+                await error.fetch()
+                retime(self._spec.event_times, state.source, internal_record)
+                await handling.once(state, internal_record, internal)
         except BaseException as error:
             failed = handling.undone(state, internal_record, error, sent, written=written)
             if isinstance(error, Rejected):

@@ -18,7 +18,8 @@ from actors.runtime.message.failures import newer_entry
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
-from actors.runtime.message.task_state import AnswerLater, TaskState
+from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.tools import AnswerLater
 from actors.runtime.requests.requests import ASK, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
 
 logger = escaping(logging.getLogger(__name__))

@@ -190,7 +190,7 @@ class EncodedRequest:
                 f"max.message.bytes={target.max_record_bytes}: write less, or raise the topic's setting and restart "
                 "the worker"
             )
-        headers = [] if target.type_headers is None else target.type_headers(message)
+        headers = target.headers_of(message)
         return cls(raw_key, raw_value, headers, decode, f"{kind} to actor {target.actor}, key {show_bytes(raw_key)}")
 
     def open(self, answer: ActorReply) -> Any:

@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -156,7 +156,7 @@ class ByKey(Executor):
             has_committed = True
         if is_careful != self._is_careful:
             self._is_careful = is_careful
-            self._hold(is_careful)
+            self.hold(is_careful)
         while is_careful and (merged := self._merge_one()) is not None:
             one = merged.one if merged.internal is None else processor.inputs[0]
             await processor.commit_alone(merged.record, one.source)
@@ -306,20 +306,15 @@ class ByKey(Executor):
             self._start()
             self._inbox.wake()
 
-    def _hold(self, holds: bool) -> None:
+    def hold(self, holds: bool) -> None:
         """Begin or end a time in which nothing is merged but by `_merge_one`."""
         self._holds += 1 if holds else -1
         if not self._holds:
             self._merge_all()
 
-    @contextlib.contextmanager
-    def sweeping(self) -> Iterator[Callable[[bytes], bool]]:
-        """Merge nothing meanwhile, as the sweep may take back what it wrote."""
-        self._hold(True)
-        try:
-            yield self._queues.__contains__
-        finally:
-            self._hold(False)
+    def is_queued(self, key: bytes) -> bool:
+        """Return whether a message of a key waits or is being handled."""
+        return key in self._queues
 
     def _merge_all(self) -> None:
         """Merge all that is done."""

@@ -7,7 +7,10 @@ from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
 from typing import Any
 
+from mypy_extensions import mypyc_attr
+
 from actors._core.logs import escaping, text_of
+from actors._core.outside import caused
 from actors._core.task.policy import OnError
 from actors.errors import (
     CommitRefusedError,
@@ -19,6 +22,7 @@ from actors.errors import (
     Rejected,
     UndecodableRecordError,
     UnreadableRecordError,
+    UnresolvedSchemaError,
     show_bytes,
 )
 from actors.ports import InputRecord, RefusedRecord, TopicPartition
@@ -37,6 +41,7 @@ from actors.runtime.message.failures import (
 )
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.unresolved import await_schema
 from actors.runtime.quarantine.quarantine import Parked, describe, send_dead_letter
 from actors.runtime.spec import ActorSpec, InputSpec
 from actors.runtime.task.context import MessageId, PoisonTracking
@@ -48,6 +53,7 @@ _LASTING = UndecodableRecordError | NewerProgramError | LateRecordError
 """Errors that a further attempt would meet again."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(slots=True)
 class Handling:
     """How messages of one partition are handled, from a takeover to the next.
@@ -158,11 +164,10 @@ class Handling:
     async def once(self, state: TaskState, record: InputRecord, internal: InternalMessage | None = None) -> None:
         """Call the handler; what it wrote can still be taken back. When it raises, it has to be: see `undone`."""
         at = self.inputs[state.source.topic]
-        ctx: Context | None = None
+        ctx = Context(state, record, None, record.key or b"")
         try:
             if internal is not None:
                 self.internal_id = identity(state.source, record)
-                ctx = Context(state, record, None, record.key or b"")
                 enter_message(ctx)
                 is_wanted = internal.consume(ctx)
                 if is_wanted and internal.handle is not None:
@@ -170,18 +175,14 @@ class Handling:
                     is_wanted = False
                 if not is_wanted:
                     return
-            key, value = self._read(state, at, record)
-            if ctx is None:
-                ctx = Context(state, record, key, record.key or b"")
-                enter_message(ctx)
-            ctx.key = key
+            ctx.key, value = self._read(state, at, record)
+            enter_message(ctx)
             await at.handler(ctx, value)
             if state.newer is not None:
                 raise state.newer
         finally:
             self.internal_id = None
-            if ctx is not None:
-                ctx._state = None
+            ctx._state = None
 
     def _read(self, state: TaskState, at: InputSpec, record: InputRecord) -> tuple[Any, Any]:
         """Return the key and the value of a message.
@@ -197,8 +198,10 @@ class Handling:
         try:
             key = None if raw_key is None else at.decode_key(raw_key)
             value = None if raw_value is None else at.decode_value(raw_value)
+        except UnresolvedSchemaError:
+            raise
         except BaseException as error:
-            raise undecodable(state.source, record, error) from error
+            raise caused(undecodable(state.source, record, error), error) from error
         if self.timers is not None:
             self.timers.check(state.source, record)
         return key, value
@@ -244,6 +247,18 @@ class Handling:
             RecordError: the partition has to stop in front of the message.
         """
         policy, attempts = self.spec.on_error, 1
+        while isinstance(error, UnresolvedSchemaError):
+            state.scope.rollback()
+            del state.outputs[sent:]
+            await await_schema(error, self.wait)
+            sent = len(state.outputs)
+            try:
+                await self.once(state, record, internal)
+            except BaseException as again:
+                error = again
+            else:
+                state.scope.release()
+                return
         failed = self.undone(state, record, error, sent)
         if isinstance(error, Rejected):
             self.reject(state, record, error, internal)
@@ -256,10 +271,13 @@ class Handling:
             attempts, sent = attempts + 1, len(state.outputs)
             try:
                 await self.once(state, record, internal)
-            except Rejected as error:
-                self.undone(state, record, error, sent)
-                self.reject(state, record, error, internal)
+            except Rejected as rejected:
+                self.undone(state, record, rejected, sent)
+                self.reject(state, record, rejected, internal)
                 state.scope.release()
+                return
+            except UnresolvedSchemaError as again:
+                await self.recover(state, record, again, sent, internal)
                 return
             except BaseException as again:
                 failed = self.undone(state, record, again, sent)
@@ -342,7 +360,7 @@ class Handling:
         try:
             internal.consume(ctx)
         except Exception as error:
-            raise self.undone(state, record, error, sent) from error
+            raise caused(self.undone(state, record, error, sent), error) from error
         finally:
             ctx._state = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from actors.errors import RecordError
+from actors.errors import RecordError, UnresolvedSchemaError
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.cancellation import GivenBack
 from actors.runtime.commands import is_command
@@ -121,7 +121,7 @@ class InOrder(Executor):
         messages = self._processor.messages
         if ctx is not None:
             ctx._state = None
-        else:
+        elif not isinstance(error, UnresolvedSchemaError):
             error = undecodable(messages.source, record, error)
         await self._handling.recover(messages, record, error, sent)
         return messages.outputs

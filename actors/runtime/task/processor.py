@@ -23,10 +23,10 @@ import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 
 from actors._core.logs import escaping
+from actors._core.outside import caused
 from actors._core.task.lifecycle import Event
 from actors.errors import (
     CommitRefusedError,
@@ -106,11 +106,14 @@ class Executor(ABC):
         """Return the offset of an input before which all is begun, and what was taken from the inbox behind it."""
         return one.next_offset, ()
 
-    def sweeping(self) -> AbstractContextManager[Callable[[bytes], bool]]:
-        """Leave the shared overlays alone meanwhile; the function given tells whether a key's message is handled."""
-        return nullcontext(lambda _: False)
+    def hold(self, holds: bool) -> None:  # noqa: B027  nothing runs beside where one message is handled at a time
+        """Begin or end a time in which nothing is put into the shared overlays."""
 
-    async def finish(self) -> None:  # noqa: B027  nothing runs beside where one message is handled at a time
+    def is_queued(self, key: bytes) -> bool:
+        """Return whether a message of a key waits or is being handled."""
+        return False
+
+    async def finish(self) -> None:  # noqa: B027
         """Let what runs come to its end, when the task leaves."""
 
     async def close(self) -> None:  # noqa: B027
@@ -365,9 +368,11 @@ class TaskProcessor:
             # What was taken back still counts as held until the next commit, which there is only after a write.
             return self.inbox.stopping or (not self.is_clean and self.is_large())
 
-        with self.executor.sweeping() as is_busy:
+        # The sweep may take back what it wrote.
+        self.executor.hold(True)
+        try:
             await self.commit()
-            await sweeper.sweep(self.messages, self.reached, is_over, is_busy)
+            await sweeper.sweep(self.messages, self.reached, is_over, self.executor.is_queued)
             try:
                 await self.commit()
             except CommitRefusedError:
@@ -375,6 +380,8 @@ class TaskProcessor:
                 text = "%s: the broker refuses what expired keys led to: they are tried again in %.0f s"
                 logger.exception(text, self._name, SWEEP_AGAIN_S)
                 raise
+        finally:
+            self.executor.hold(False)
 
     async def _refresh_checkpoints(self) -> None:
         """Note that the checkpoint is still the truth, so that an idle worker isn't taken for one that was away.
@@ -427,7 +434,7 @@ class TaskProcessor:
                 # keys are handled side by side, the partition stops when all before it is finished.
                 raise
             await self.context.log.fence()
-            raise found from error
+            raise caused(found, error) from error
         self.context.poison.poisoned.pop(identity(source, record), None)
 
     def is_large(self) -> bool:

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from actors._core.windows.held import Held
 from actors._core.windows.kinds import Window
 from actors._core.windows.rows import (
     TIMES,
-    Held,
     changes_key,
     close_key,
     close_parts,

@@ -248,7 +248,9 @@ class _Changed:
     prefix = b"e"
     has_entries = True
     # At one time, what a window was is said before it closes.
-    length_ms = idle_ms = output_lag_ms = 0
+    length_ms = 0
+    idle_ms = 0
+    output_lag_ms = 0
     contents = "changes"
     remedy = "give the windows a store of another name"
 

@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 from msgspec import structs
 
 from actors._core.aggregates import Aggregate, as_it_is
+from actors._core.windows.held import Held
 from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Window, Windows
 from actors._core.windows.rows import (
     VALUE,
-    Held,
     aligned_key,
     aligned_prefix,
     close_key,
@@ -268,7 +268,10 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         # Stream time bounds the span, once it is known.
         first_ms = self.first_ms(overlay.items) if state.windows.stream_ms < 0 else 0
         found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows, first_ms=first_ms)
-        return ((window, self.result(raw)) for window, raw in (reversed(found) if reverse else found))
+        return map(self._with_result, reversed(found) if reverse else found)
+
+    def _with_result(self, found: tuple[Window, bytes]) -> tuple[Window, Any]:
+        return found[0], self.result(found[1])
 
     def windows_between(
         self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime, *, first_ms: int = 0
@@ -301,8 +304,11 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         _, overlay, state = self.rows._reach(current_message.get(None))
         if state.on_wait is not None:
             raise no_ranges(self.name)
-        found = self.all_between(overlay.items, from_ms, to_ms, state.windows, reverse=reverse)
-        return ((self.decode_key(raw_key), window, self.result(raw)) for raw_key, window, raw in found)
+        return self._decoded(self.all_between(overlay.items, from_ms, to_ms, state.windows, reverse=reverse))
+
+    def _decoded(self, rows: Iterator[tuple[bytes, Window, bytes]]) -> Iterator[tuple[K, Window, Any]]:
+        for raw_key, window, raw in rows:
+            yield self.decode_key(raw_key), window, self.result(raw)
 
     def all_between(
         self, items: Items, from_ms: int, to_ms: int, time: ReadTime, *, reverse: bool = False

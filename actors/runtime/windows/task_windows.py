@@ -31,6 +31,7 @@ from typing import Any
 
 import msgspec
 
+from actors._core.outside import caused
 from actors._core.windows.kinds import AlignedWindows, Window
 from actors.errors import NewerVersionError
 from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
@@ -186,7 +187,7 @@ class TaskWindows:
             removal, end = Removal(store, held[store]), bytes([closes.prefix[0] + 1])
             self._closings[store] = _Closing(store, removal, closes, end)
             with self._reading(store):
-                progress = self._progress(store)
+                progress = read_progress(store, self._state)
                 self.stream_ms = max(self.stream_ms, progress.stream_ms)
                 self.latest_ms = max(self.latest_ms, progress.stream_ms, progress.latest_ms)
                 self._merged = max(self._merged, progress, key=lambda store: len(store.former))
@@ -232,7 +233,7 @@ class TaskWindows:
         """
         if not self.is_closing:
             return b""
-        progress = self._progress(store)
+        progress = read_progress(store, self._state)
         return max(progress.closed, former_time(progress, current_message.get()._raw_key)[1])
 
     def visible_ms(self, store: TimedStore) -> int:
@@ -306,7 +307,7 @@ class TaskWindows:
         self._closings[store].expect(row)
 
     def _require_room(self, store: TimedStore, row: bytes) -> None:
-        closed = msgspec.structs.replace(self._progress(store), closed=row, layout=store.layout)
+        closed = msgspec.structs.replace(read_progress(store, self._state), closed=row, layout=store.layout)
         size, limit = len(encode_progress(closed)) + _GROWS_BYTES, self._state.max_record_bytes[store.name]
         if not self._closings[store].closes.has_entries and size + RECORD_OVERHEAD_BYTES > limit:
             raise too_large(f"changelog of store {store.name}", row, size, limit)
@@ -412,7 +413,7 @@ class TaskWindows:
                 continue
             closing.expired = expired
             progress = msgspec.structs.replace(
-                self._progress(store),
+                read_progress(store, self._state),
                 stream_ms=reached_ms,
                 closed_end_ms=closing.closed_end_ms,
                 closed_grace_ms=closing.closed_grace_ms,
@@ -445,7 +446,7 @@ class TaskWindows:
         Raises:
             NewerVersionError: the rows are those of other windows.
         """
-        store, progress = closing.store, self._progress(closing.store)
+        store, progress = closing.store, read_progress(closing.store, self._state)
         if progress.layout and progress.layout != store.layout:
             raise NewerVersionError(
                 f"{self._state.home}: store {store.name} holds {closing.closes.contents} of {progress.layout}, and the "
@@ -480,11 +481,12 @@ class TaskWindows:
         except NewerVersionError:
             raise
         except (ValueError, IndexError, OverflowError) as error:
-            raise NewerVersionError(
+            failed = NewerVersionError(
                 f"{self._state.home}: a row of store {store.name} can't be read: {error}. If a newer release wrote it, "
                 "run that one. If this worker's disk is damaged, stop the worker, delete the partition's folder of "
                 "the store in its data folder, and start it again: the store is restored from its changelog"
-            ) from error
+            )
+            raise caused(failed, error) from error
 
     def _reached_ms(self) -> int:
         """Return the stream time of what is committed: a message that is going to be tried again hasn't moved it.
@@ -509,9 +511,6 @@ class TaskWindows:
 
     def _note_time(self) -> None:
         self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
-
-    def _progress(self, store: TimedStore) -> Progress:
-        return read_progress(store, self._state)
 
     def _look_for_next(self, closing: _Closing) -> None:
         """Find the first row that closes."""

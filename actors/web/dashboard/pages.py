@@ -17,7 +17,7 @@ from actors._faust.app import App
 from actors.admin.operation import Operation
 from actors.admin.parked.operations import DropParked, RetryParked
 from actors.admin.parked.reader import ParkedError, ParkedReader, What, actor_of, kinds_of, shown
-from actors.admin.parked.showing import entry_json
+from actors.admin.parked.showing import entry_json, fetch_schemas
 from actors.admin.pausing import PauseActor, ResumeActor
 from actors.declare.definition import ActorDefinition
 from actors.errors import BrokerUnavailableError, ConfigurationError
@@ -144,6 +144,7 @@ class Dashboard:
             where = f"partition {partition} of {definition.name}"
             text = f"nothing of key {shown(key)} is parked in {where} any more: somebody may have dealt with it already"
             raise Problem(404, "not-parked", "Nothing is parked there", text)
+        await fetch_schemas(definition, contents.values())
         entries = await service_of(self._app).router.reader.pace.run(
             _shown(entry_json(definition, line, entry, contents.get(entry.sequence))) for entry in page
         )

@@ -14,12 +14,11 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 from aiohttp import web
-from faust.models.base import Model
-from faust.utils.json import on_default
 
 from actors._core.outside import MALFORMED
 from actors._core.pages import Place, decode_base64, decode_place
 from actors.declare.values.codecs import CodecError
+from actors.declare.values.decoder import plain
 from actors.errors import show_bytes
 from actors.runtime.message.store import Store
 from actors.web.problems import Problem, bad_request
@@ -200,11 +199,7 @@ def json_bytes(value: Any) -> bytes:
         raise Problem(500, "not-json", "The value can't be written as JSON", str(error)) from error
 
 
-def _plain(value: Any) -> Any:
-    return value.asdict() if isinstance(value, Model) else on_default(value)
-
-
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+_ENCODER = msgspec.json.Encoder(enc_hook=plain)
 
 
 def _quoted(given: bytes) -> bytes | None:

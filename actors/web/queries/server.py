@@ -14,13 +14,14 @@ from aiohttp import web
 from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
 from actors._faust.app import App
-from actors.declare.values.codecs import key_codec
-from actors.errors import ReadOnlyQueryError, Rejected
+from actors.declare.values.schemas import key_codec
+from actors.errors import ReadOnlyQueryError, Rejected, UnresolvedSchemaError
 from actors.ports import TopicPartition
 from actors.runtime.handlers.actor import Actor
 from actors.runtime.handlers.query_methods import Query
 from actors.runtime.handlers.query_methods import QueryTarget as AskedActor
 from actors.runtime.message.store import Store
+from actors.runtime.message.unresolved import resolved
 from actors.runtime.queries.histories import read_as_of
 from actors.runtime.queries.queries import Bounds, read
 from actors.runtime.spec import ActorSpec
@@ -30,7 +31,7 @@ from actors.web.access import Level, needs, protect
 from actors.web.access.guard import RESERVATION
 from actors.web.access.limits import JSON_GROWTH, LARGE_BYTES
 from actors.web.access.signature import HOP
-from actors.web.problems import JSON_HEADERS, Handler, Problem, bad_request
+from actors.web.problems import JSON_HEADERS, Handler, Problem, bad_request, not_ready
 from actors.web.queries import answers
 from actors.web.queries.answers import AskAnswer, Count, CountAnswer, Overview, StoredKey, ValueAnswer, Values, decoded
 from actors.web.queries.coding import (
@@ -84,7 +85,7 @@ class QueryRoutes:
 
     def application(self) -> web.Application:
         """Return the part of the web server that is mounted under `/actors`."""
-        routes = web.Application()
+        routes = web.Application(middlewares=[self.resolved])
         # The router tries one after the other: the most frequent first.
         routes.router.add_get(r"/{store}/{key:(?!_count$|_ask/)[\s\S]*}", self.one)
         routes.router.add_get("", self.overview)
@@ -97,6 +98,15 @@ class QueryRoutes:
         routes.router.add_get(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         routes.router.add_post(r"/{actor}/_ask/{query}/{key:[\s\S]*}", self.ask)
         return routes
+
+    @web.middleware
+    async def resolved(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer when the schemas of values are here, which the registry is asked for once each."""
+        try:
+            answer: web.StreamResponse = await resolved(lambda: handler(request), is_patient=False)
+        except UnresolvedSchemaError as error:
+            raise not_ready(str(error)) from error
+        return answer
 
     @web.middleware
     async def measured(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 PARTITIONS, STORE = 2, "counts"
 MANY = 100_000
-WITHIN_S = 30.0
+WITHIN_S = 90.0
+"""Of a machine that may do other things beside."""
 
 
 def home(key: str) -> int:

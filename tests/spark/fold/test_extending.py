@@ -251,18 +251,17 @@ def test_a_rebuild_that_is_older_than_deletes_are_kept(spark: SparkSession, base
     earlier = extending.Base.of(Folder(spark, base))
     ends = tuple(end + 1 for end in earlier.ends)
 
-    def settled(joints: tuple[int, ...]) -> Any:
-        topic = Topic("log", (0,) * len(ends), ends, ends, joints=joints)
-        return SimpleNamespace(topic=topic)
+    def topic(joints: tuple[int, ...]) -> Topic:
+        return Topic("log", (0,) * len(ends), ends, ends, joints=joints)
 
     asked: list[float] = []
     live = SimpleNamespace(live=SimpleNamespace(keeps_deletes=lambda age_s: bool(asked.append(age_s))))
     with pytest.raises(ReadError, match=r"older than the delete\.retention\.ms"):
-        earlier.require_deletes_kept(live, settled(()))
+        earlier.require_deletes_kept(live, topic(()))
     assert 0 <= asked[0] < 600
     # what an archive has behind the rebuild, compaction can't take any more
-    earlier.require_deletes_kept(live, settled(ends))
-    earlier.require_deletes_kept(SimpleNamespace(live=None), settled(()))
+    earlier.require_deletes_kept(live, topic(ends))
+    earlier.require_deletes_kept(SimpleNamespace(live=None), topic(()))
 
 
 class KilledError(BaseException):

@@ -17,7 +17,8 @@ from faust.serializers import codecs as registry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.declare.values.codecs import ActorSchema, Codec, CodecError, key_codec, resolve, resolve_key, value_codec
+from actors.declare.values.codecs import Codec, CodecError, resolve, resolve_key
+from actors.declare.values.schemas import ActorSchema, key_codec, value_codec
 from actors.errors import ActorsError, ConfigurationError
 
 

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors import Actor, App, ConfigurationError, Context, UndecodableRecordError, receive
-from actors.declare.values.codecs import CodecError, key_codec, one_form, resolve_key
+from actors.declare.values.codecs import CodecError, one_form, resolve_key
+from actors.declare.values.schemas import key_codec
 from actors.errors import show_bytes
 from actors.testing import ActorTestDriver
 

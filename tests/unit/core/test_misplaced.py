@@ -16,6 +16,7 @@ from actors.client import StateClient, _Stores
 from actors.errors import MisplacedRecordError
 from actors.ports import RefusedRecord, TopicPartition
 from actors.runtime.inputs.inbox import PlacedRecords
+from actors.runtime.inputs.progress import InputProgress
 from actors.testing import ActorTestDriver
 
 PARTITIONS = 3
@@ -340,7 +341,7 @@ def placed(progress: CompletedOffsets, misplaced: str = "stop") -> PlacedRecords
     from types import SimpleNamespace as Given
 
     spec: Any = Given(partition_count=PARTITIONS, misplaced=misplaced)
-    of: Any = Given(source=TopicPartition("in", 1), spec=Given(partitioner=MURMUR2), completed=progress)
+    of = InputProgress(0, TopicPartition("in", 1), Given(partitioner=MURMUR2), progress, Given(), 0)  # type: ignore[arg-type]
     meters: Any = Given(misplaced=0)
     return PlacedRecords(spec, of, meters, Clock())
 

@@ -14,7 +14,7 @@ import pytest
 from tests.documents import ROOT, Block
 from tests.unit.docs.test_blocks import BLOCKS, RUNS, checks_names
 
-MODULES = ("actors", "actors.client", "actors.coordination", "actors.testing", "spark_replay")
+MODULES = ("actors", "actors.client", "actors.coordination", "actors.formats", "actors.testing", "spark_replay")
 PAGES = ROOT / "docs" / "reference" / "api"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 SHOWN_BY_OTHERS = {

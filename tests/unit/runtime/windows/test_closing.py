@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from actors import App, Session, Tumbling, aggregates
-from actors.runtime.message.internal_messages import DueMessages
+from actors.runtime.message.internal_messages import DueMessages, InternalMessage, InternalRecord
 from actors.runtime.virtual_time import VirtualTime
 from actors.runtime.windows import task_windows
 from actors.testing import ActorTestDriver
@@ -122,7 +122,7 @@ class Source:
     def take(self):
         count = min(2, self.left)
         self.left -= count
-        return [self.name] * count
+        return [InternalMessage(InternalRecord(0, 0, None, None), bool, bool, self.name)] * count
 
 
 def test_a_punctuator_that_has_always_more_does_not_keep_the_others_from_their_turn():
@@ -130,7 +130,7 @@ def test_a_punctuator_that_has_always_more_does_not_keep_the_others_from_their_t
     found = []
     while "b" not in found:
         assert due.take()
-        found.append(next(iter(due)))
+        found.append(next(iter(due)).what)
     assert found == ["a", "a", "b"]
     assert due.wait_s() == 0.0
     assert due.is_busy
@@ -143,9 +143,9 @@ def test_nothing_is_taken_while_messages_wait():
     next(iter(due))
     assert due.take()
     assert source.left == 1
-    assert list(due) == ["a"]
+    assert [message.what for message in due] == ["a"]
     assert due.take()
-    assert list(due) == ["a"]
+    assert [message.what for message in due] == ["a"]
     assert not due.take()
     assert due.wait_s() == math.inf
 

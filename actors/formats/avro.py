@@ -1,0 +1,191 @@
+"""Avro, read and written by fastavro; the writer's schema is resolved against the type's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any, ClassVar
+
+from actors.declare.values.codecs import UNTYPED, Place
+from actors.errors import ConfigurationError
+from actors.formats.avro_schema import MAX_DEPTH, Walk, depth_of, schema_of
+from actors.formats.data import PlainData, plain_data
+from actors.formats.framing import Read, RegistryFormat, Subject
+from actors.formats.registry import Schema, SchemaType
+
+_MEANINGLESS = ("doc", "default", "aliases", "order")
+"""Of two schemas that differ in these only, one reads what the other wrote as it is."""
+
+
+class Avro(RegistryFormat):
+    """Avro with Confluent's wire format.
+
+    A type's schema is derived from it, or given: as text, plain data, or the path of an `.avsc` file. Values are read
+    with the schema that they were written with, resolved against the type's: added fields have their defaults, removed
+    ones are dropped. Without a type they are plain data.
+
+    Examples:
+        >>> import msgspec
+        >>> from actors import App
+        >>> from actors.formats import Avro
+        >>> class Order(msgspec.Struct):
+        ...     item: str
+        ...     count: int = 1
+        >>> app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry="http://127.0.0.1:8081")
+        >>> orders = app.topic("orders", key_type=str, format=Avro(Order))
+    """
+
+    kind: ClassVar[SchemaType] = "AVRO"
+
+    def __init__(
+        self, type: Any = None, *, schema: Any = None, namespace: str = "", subject: Subject = "topic", **options: Any
+    ) -> None:
+        super().__init__(type, subject=subject, **options)
+        if isinstance(schema, Path):
+            schema = schema.read_text(encoding="utf-8")
+        self.schema, self.namespace = schema, namespace
+
+    def shape(self, type_: Any, place: Place) -> AvroShape:
+        """Return how a type is read and written; see `RegistryFormat`."""
+        try:
+            schema = json.loads(self.schema) if isinstance(self.schema, str) else self.schema
+        except ValueError as error:
+            raise ConfigurationError(f"{self!r}: schema= is no JSON: {error}") from error
+        if schema is None and type_ not in UNTYPED:
+            schema = schema_of(type_, self.namespace)
+        try:
+            return AvroShape(type_, schema, is_key=place.part == "key")
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigurationError(f"{self!r}: its schema is none of Avro: {error!r}") from error
+
+
+class AvroShape:
+    """How one type is read and written; see `actors.formats.framing.Shape`."""
+
+    infix = b""
+
+    def __init__(self, type_: Any, schema: Any, *, is_key: bool) -> None:
+        self._own = None if schema is None else _parsed(schema, {})
+        self.schema = None if schema is None else Schema(json.dumps(schema))
+        self.record = _name_of(self._own) or str(getattr(type_, "__name__", "value"))
+        self._data: PlainData = plain_data(type_, is_key=is_key)
+        self._tags = _tags_of(type_)
+
+    def reader(self, schema: Schema) -> Read:
+        """Return what reads content of a schema."""
+        import fastavro
+
+        named: dict[str, Any] = {}
+        for text in schema.resolved.values():
+            _parsed(json.loads(text), named)
+        writers = _parsed(json.loads(schema.text), named)
+        own = None if self._own is None or _content_of(writers) == _content_of(self._own) else self._own
+        walk, read, load, tags = Walk(writers, named), fastavro.schemaless_reader, self._data.load, self._tags
+        check: Callable[[bytes, int], None] | None = walk.check if walk.is_needed else None
+
+        def read_value(raw: bytes, start: int) -> Any:
+            if check is not None:
+                check(raw, start)
+            stream = BytesIO(raw)
+            stream.seek(start)
+            data = read(stream, writers, own, return_record_name=bool(tags))
+            if stream.tell() != len(raw):
+                raise ValueError(f"{len(raw) - stream.tell()} bytes are behind its end")
+            return load(_tagged(data, tags) if tags else data)
+
+        return read_value
+
+    def writer(self, schema: Schema) -> Callable[[Any], bytes]:
+        """Return what writes values with a schema."""
+        import fastavro
+
+        named: dict[str, Any] = {}
+        for text in schema.resolved.values():
+            _parsed(json.loads(text), named)
+        own = _parsed(json.loads(schema.text), named)
+        write, dump, tags = fastavro.schemaless_writer, self._data.dump, self._tags
+        is_recursive = Walk(own, named).is_needed
+
+        def write_value(value: Any) -> bytes:
+            data = dump(value)
+            if is_recursive and depth_of(data) >= MAX_DEPTH:
+                raise ValueError(f"it is deeper than {MAX_DEPTH} levels")
+            stream = BytesIO()
+            write(stream, own, _hinted(data, tags) if tags else data)
+            return stream.getvalue()
+
+        return write_value
+
+
+def _parsed(schema: Any, named: dict[str, Any]) -> Any:
+    import fastavro
+
+    return fastavro.parse_schema(schema, named_schemas=named)
+
+
+def _name_of(schema: Any) -> str:
+    return str(schema.get("name", "")) if isinstance(schema, dict) else ""
+
+
+def _content_of(schema: Any) -> Any:
+    """Return what of a schema says how values are written."""
+    if isinstance(schema, dict):
+        return {
+            name: _content_of(part)
+            for name, part in schema.items()
+            if name not in _MEANINGLESS and not name.startswith("__")
+        }
+    return [_content_of(part) for part in schema] if isinstance(schema, list) else schema
+
+
+# --- tagged unions: Avro tells the arms apart by the names of records -----------------------------------------------
+
+
+def _tags_of(type_: Any) -> dict[str, tuple[str, Any]]:
+    """Return by name of a record the tag that msgspec wants in its data."""
+    import msgspec
+
+    tags: dict[str, tuple[str, Any]] = {}
+    try:
+        waiting: list[Any] = [msgspec.inspect.type_info(type_)]
+    except (TypeError, NameError):
+        return tags
+    seen: set[int] = set()
+    while waiting:
+        info = waiting.pop()
+        if id(info) in seen:
+            continue
+        seen.add(id(info))
+        tag = getattr(info, "tag", None)
+        if tag is not None:
+            tags[info.cls.__name__] = (info.tag_field, tag)
+        waiting += [getattr(info, name) for name in ("type", "item_type", "value_type") if hasattr(info, name)]
+        waiting += [field.type for field in getattr(info, "fields", ())]
+        waiting += [*getattr(info, "types", ()), *getattr(info, "item_types", ())]
+    return tags
+
+
+def _tagged(data: Any, tags: Mapping[str, tuple[str, Any]]) -> Any:
+    """Return what fastavro read, in which a union's record is a pair of name and fields, as msgspec takes it."""
+    if isinstance(data, tuple):
+        name, fields = data
+        if not isinstance(fields, dict):
+            # Enums and fixed bytes have names too.
+            return fields
+        tag = tags.get(name.rpartition(".")[2])
+        fields = {key: _tagged(part, tags) for key, part in fields.items()}
+        return fields if tag is None else {**fields, tag[0]: tag[1]}
+    if isinstance(data, dict):
+        return {key: _tagged(part, tags) for key, part in data.items()}
+    return [_tagged(part, tags) for part in data] if isinstance(data, list) else data
+
+
+def _hinted(data: Any, tags: Mapping[str, tuple[str, Any]]) -> Any:
+    """Return data in which what has a tag names its record, as fastavro takes it."""
+    if isinstance(data, dict):
+        hint = next((name for name, (field, tag) in tags.items() if data.get(field) == tag), None)
+        fields = {key: _hinted(part, tags) for key, part in data.items()}
+        return fields if hint is None else {**fields, "-type": hint}
+    return [_hinted(part, tags) for part in data] if isinstance(data, list) else data

@@ -1,0 +1,298 @@
+"""The Avro schema of a type, and what a schema of somebody else's may ask of its reader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from actors.declare.values.codecs import is_model, is_record, strip_optional
+from actors.errors import ConfigurationError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SIMPLE: dict[Any, Any] = {
+    inspect.NoneType: "null",
+    inspect.BoolType: "boolean",
+    inspect.IntType: "long",
+    inspect.FloatType: "double",
+    inspect.StrType: "string",
+    inspect.BytesType: "bytes",
+    inspect.ByteArrayType: "bytes",
+    inspect.DateTimeType: {"type": "long", "logicalType": "timestamp-micros"},
+    inspect.DateType: {"type": "int", "logicalType": "date"},
+    inspect.TimeType: {"type": "long", "logicalType": "time-micros"},
+    inspect.UUIDType: {"type": "string", "logicalType": "uuid"},
+}
+_DECIMAL = (
+    "Avro's decimals have a fixed number of digits: write Annotated[Decimal, msgspec.Meta(extra={'precision': 12, "
+    "'scale': 2})]"
+)
+MAX_DEPTH = 200
+"""How deep values of a recursive schema may be: fastavro reads and writes them on the C stack, which ends."""
+
+
+def schema_of(type_: Any, namespace: str = "") -> Any:
+    """Return the Avro schema of a type.
+
+    Raises:
+        ConfigurationError: Avro has nothing like it.
+    """
+    return _Deriver(namespace).of(type_)
+
+
+class _Deriver:
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._names: dict[str, Any] = {}
+
+    def of(self, type_: Any) -> Any:
+        plain, _ = strip_optional(type_)
+        if is_record(plain) or is_model(plain):
+            schema = self._model(plain)
+            return schema if plain is type_ else ["null", schema]
+        try:
+            return self._info(inspect.type_info(type_))
+        except (TypeError, NameError) as error:
+            raise ConfigurationError(f"{type_} has no Avro schema: {error}: give one with schema=") from error
+
+    def _model(self, class_: Any) -> Any:
+        if is_record(class_):
+            fields = [
+                (field.output_name, field.type, field.required, field.default)
+                for field in class_._options.descriptors.values()
+            ]
+        else:
+            fields = [
+                (field.serialization_alias or field.alias or name, field.annotation, field.is_required(), field.default)
+                for name, field in class_.model_fields.items()
+            ]
+        return self._record(
+            class_,
+            ((name, partial(self.of, type_), required, default) for name, type_, required, default in fields),
+        )
+
+    def _record(self, class_: Any, fields: Iterable[tuple[str, Any, bool, Any]]) -> Any:
+        name = re.sub(r"\W+", "_", getattr(class_, "__name__", str(class_))).strip("_")
+        if name in self._names:
+            if self._names[name] is not class_:
+                raise ConfigurationError(
+                    f"two types are called {name}, and Avro tells types by their names: rename one"
+                )
+            return f"{self._namespace}.{name}" if self._namespace else name
+        self._names[name] = class_
+        schema: dict[str, Any] = {"type": "record", "name": name}
+        if self._namespace:
+            schema["namespace"] = self._namespace
+        schema["fields"] = [
+            self._field(f"{name}.{field}", field, make(), required=required, default=default)
+            for field, make, required, default in fields
+        ]
+        return schema
+
+    def _field(self, place: str, name: str, schema: Any, *, required: bool, default: Any) -> Any:
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(f"{place} is no name that Avro takes")
+        field = {"name": name, "type": schema}
+        if not required:
+            try:
+                value = msgspec.to_builtins(default)
+            except TypeError:
+                return field
+            if default is msgspec.NODEFAULT or not _is_plain(value):
+                return field
+            if isinstance(schema, list) and value is not None and schema[0] == "null":
+                # A default is of the first arm.
+                field["type"] = [*schema[1:], "null"]
+            field["default"] = value
+        return field
+
+    def _info(self, info: Any) -> Any:
+        if type(info) in _SIMPLE:
+            return _SIMPLE[type(info)]
+        if isinstance(info, inspect.Metadata):
+            return self._annotated(info)
+        if isinstance(info, inspect.DecimalType):
+            raise ConfigurationError(_DECIMAL)
+        if isinstance(info, inspect.EnumType):
+            return self._enum(info.cls)
+        if isinstance(info, inspect.LiteralType):
+            return "long" if {type(value) for value in info.values} == {int} else "string"
+        if isinstance(info, inspect.UnionType):
+            return sorted((self._info(arm) for arm in info.types), key=lambda arm: arm != "null")
+        return self._parts(info)
+
+    def _parts(self, info: Any) -> Any:
+        if isinstance(info, inspect.DictType):
+            if not isinstance(info.key_type, inspect.StrType):
+                raise ConfigurationError("Avro's maps have keys of text: declare dict[str, …]")
+            return {"type": "map", "values": self._info(info.value_type)}
+        if isinstance(info, inspect.CustomType):
+            return self.of(info.cls) if is_record(info.cls) or is_model(info.cls) else self._none(info)
+        if hasattr(info, "item_type"):
+            return {"type": "array", "items": self._info(info.item_type)}
+        if hasattr(info, "fields") and not getattr(info, "array_like", False):
+            return self._record(
+                getattr(info, "cls", None),
+                (
+                    (field.encode_name, partial(self._info, field.type), field.required, _default(field))
+                    for field in info.fields
+                ),
+            )
+        return self._none(info)
+
+    def _annotated(self, info: inspect.Metadata) -> Any:
+        if isinstance(info.type, inspect.DecimalType):
+            extra = info.extra or {}
+            if not {"precision", "scale"} <= extra.keys():
+                raise ConfigurationError(_DECIMAL)
+            return {"type": "bytes", "logicalType": "decimal", "precision": extra["precision"], "scale": extra["scale"]}
+        return self._info(info.type)
+
+    def _enum(self, class_: Any) -> Any:
+        values = [member.value for member in class_]
+        if all(isinstance(value, int) for value in values):
+            return "long"
+        if not all(isinstance(value, str) and _NAME.fullmatch(value) for value in values):
+            return "string"
+        name: str = class_.__name__
+        if self._names.get(name) is class_:
+            return f"{self._namespace}.{name}" if self._namespace else name
+        self._names[name] = class_
+        own = {"namespace": self._namespace} if self._namespace else {}
+        return {"type": "enum", "name": name, **own, "symbols": values}
+
+    def _none(self, info: Any) -> Any:
+        shown = getattr(info, "cls", None) or type(info).__name__.removesuffix("Type").lower()
+        raise ConfigurationError(f"{shown} has no Avro schema: give one with schema=")
+
+
+def _default(field: Any) -> Any:
+    if field.default_factory in (list, dict):
+        return field.default_factory()
+    return field.default
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str) or value in ([], {})
+
+
+class Walk:
+    """A walk through content that makes no values: it bounds what fastavro would make of hostile content.
+
+    It is needed where a schema is recursive, or has lists whose items take no bytes: 2**60 nulls take ten.
+
+    Attributes:
+        is_needed: whether the schema has one of these.
+    """
+
+    def __init__(self, schema: Any, names: Mapping[str, Any]) -> None:
+        self._schema, self._names = schema, names
+        self._open: list[str] = []
+        self._none: dict[str, bool] = {}
+        self.is_needed = False
+        self._takes_none(schema)
+
+    def check(self, raw: bytes, start: int) -> None:
+        """Raise ValueError for content that is too deep, or has more items than bytes."""
+        self._skip(self._schema, raw, start, 0)
+
+    def _takes_none(self, schema: Any) -> bool:
+        """Return whether values take no bytes."""
+        if isinstance(schema, list):
+            for arm in schema:
+                self._takes_none(arm)
+            return False
+        if isinstance(schema, str):
+            if schema in self._open:
+                self.is_needed = True
+                return False
+            if schema in self._names and schema not in self._none:
+                self._takes_none(self._names[schema])
+            return schema == "null" or self._none.get(schema, False)
+        kind = schema["type"]
+        if kind in ("record", "error"):
+            self._open.append(schema["name"])
+            taken = [self._takes_none(field["type"]) for field in schema["fields"]]
+            self._none[self._open.pop()] = takes_none = all(taken)
+            return takes_none
+        if kind in ("array", "map"):
+            if self._takes_none(schema["items" if kind == "array" else "values"]) and kind == "array":
+                self.is_needed = True
+            return False
+        if kind == "fixed":
+            return not schema["size"]
+        return kind != "enum" and self._takes_none(kind)
+
+    def _skip(self, schema: Any, raw: bytes, at: int, depth: int) -> int:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is deeper than {MAX_DEPTH} levels")
+        if isinstance(schema, list):
+            arm, at = _varint(raw, at)
+            if not 0 <= arm < len(schema):
+                raise ValueError(f"its union has no arm {arm}")
+            return self._skip(schema[arm], raw, at, depth + 1)
+        if isinstance(schema, str) and schema in self._names:
+            return self._skip(self._names[schema], raw, at, depth)
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if kind in ("record", "error"):
+            for field in schema["fields"]:
+                at = self._skip(field["type"], raw, at, depth + 1)
+            return at
+        if kind in ("array", "map"):
+            return self._skip_items(schema, raw, at, depth)
+        if isinstance(kind, str) and kind not in self._names:
+            return _skip_simple(kind, schema, raw, at)
+        return self._skip(kind, raw, at, depth)
+
+    def _skip_items(self, schema: Any, raw: bytes, at: int, depth: int) -> int:
+        is_map = schema["type"] == "map"
+        item = schema["values" if is_map else "items"]
+        while True:
+            count, at = _varint(raw, at)
+            if count < 0:
+                count, (_, at) = -count, _varint(raw, at)
+            if count > len(raw):
+                raise ValueError(f"{count} items are in {len(raw)} bytes")
+            if not count:
+                return at
+            for _ in range(count):
+                at = self._skip(item, raw, self._skip("string", raw, at, depth) if is_map else at, depth + 1)
+
+
+_FIXED_BYTES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+
+
+def _skip_simple(kind: str, schema: Any, raw: bytes, at: int) -> int:
+    if kind == "fixed":
+        return at + int(schema["size"])
+    if kind in _FIXED_BYTES:
+        return at + _FIXED_BYTES[kind]
+    number, at = _varint(raw, at)
+    if kind in ("int", "long", "enum"):
+        return at
+    if not 0 <= number <= len(raw) - at:
+        raise ValueError(f"{number} bytes of text are in {len(raw) - at}")
+    return at + number
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(raw) or shift > 63:
+            raise ValueError("it ends in a number")
+        byte = raw[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+
+
+def depth_of(value: Any, most: int = MAX_DEPTH) -> int:
+    """Return how deep dicts and lists are in each other, `most` for all that is deeper."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return 0 if most <= 0 or not parts else 1 + max(depth_of(part, most - 1) for part in parts)

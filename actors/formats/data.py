@@ -1,0 +1,106 @@
+"""Values of a type as plain data, which Avro takes, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from actors._core.values.key_forms import plain_form
+from actors._core.values.read_back import is_finite, unfit
+from actors.declare.values.codecs import UNTYPED, classes_of, is_model, is_record, kinds_of
+from actors.errors import ConfigurationError
+
+NATIVE = (bytes, bytearray, datetime, date, time, Decimal, UUID)
+"""The types that stay as they are in plain data."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainData:
+    """How values of a type become dicts, lists, and the types in `NATIVE`, and are made of them."""
+
+    dump: Callable[[Any], Any]
+    load: Callable[[Any], Any]
+
+
+def plain_data(type_: Any, *, is_key: bool) -> PlainData:
+    """Return the conversion of a type; equal keys have one form.
+
+    Raises:
+        ConfigurationError: it isn't a type that can be converted.
+    """
+    dump, load = _conversion(type_)
+    kinds = "AnyType(" if type_ in UNTYPED or is_model(type_) or is_record(type_) else kinds_of(type_)
+    holds_any = "AnyType(" in kinds
+    holds_float, holds_time = holds_any or "FloatType(" in kinds, holds_any or "DateTimeType(" in kinds
+
+    def checked(value: Any) -> Any:
+        data = dump(value)
+        if holds_float and not is_finite(data):
+            raise ValueError(unfit(data))
+        if holds_time and (place := _naive(data, "$")) is not None:
+            raise ValueError(f"{place} has no time zone, and would be another time elsewhere")
+        return plain_form(data) if is_key else data
+
+    def fit(data: Any) -> Any:
+        if not is_finite(data):
+            raise ValueError(unfit(data))
+        return load(data)
+
+    return PlainData(checked if holds_float or holds_time or is_key else dump, fit if holds_float else load)
+
+
+def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    if type_ in UNTYPED:
+        return _as_it_is, _as_it_is
+    if is_record(type_):
+        return lambda value: _of(value, type_).asdict(), lambda data: type_.from_data(data, preferred_type=type_)
+    if is_model(type_):
+        return lambda value: _of(value, type_).model_dump(by_alias=True), type_.model_validate
+    try:
+        msgspec.convert({}, type_, dec_hook=_no_type)
+    except msgspec.ValidationError:
+        pass
+    except (TypeError, NameError) as error:
+        raise ConfigurationError(f"{type_} can't be converted: {error}") from error
+
+    def load(data: Any) -> Any:
+        return msgspec.convert(data, type_, builtin_types=NATIVE)
+
+    classes, name = classes_of(type_), getattr(type_, "__name__", str(type_))
+
+    def dump(value: Any) -> Any:
+        if not isinstance(value, classes):
+            raise TypeError(f"expected {name}, got {type(value).__name__}")
+        data = msgspec.to_builtins(value, builtin_types=NATIVE, order="deterministic")
+        # A field of another type would be read back as another value, or not at all.
+        msgspec.convert(data, type_, builtin_types=NATIVE)
+        return data
+
+    return dump, load
+
+
+def _no_type(type_: Any, _: Any) -> Any:
+    raise TypeError(f"{type_} is unknown to msgspec")
+
+
+def _of(value: Any, type_: Any) -> Any:
+    if not isinstance(value, type_):
+        raise TypeError(f"expected {type_.__name__}, got {type(value).__name__}")
+    return value
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _naive(data: Any, place: str) -> str | None:
+    if isinstance(data, datetime):
+        return place if data.utcoffset() is None else None
+    parts = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list | tuple) else ()
+    return next((inner for name, part in parts if (inner := _naive(part, f"{place}.{name}")) is not None), None)

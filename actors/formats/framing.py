@@ -1,0 +1,271 @@
+"""The part that formats with a registry share: Confluent's wire format, subjects, and the ids of schemas.
+
+prefix      magic byte 0, four bytes of id, then what the format adds, then the content
+header      the same before the content, or magic byte 1 and the sixteen bytes of a GUID, in a header of the record
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, Protocol
+from uuid import UUID
+
+from actors._core.logs import text_of
+from actors.declare.values.codecs import Codec, CodecError, Place, strip_optional
+from actors.errors import ConfigurationError, UnresolvedSchemaError, show_bytes
+from actors.formats.registry import MissingSchemaError, RegistryClient, Schema, SchemaType, client_of
+from actors.ports import Headers
+from actors.runtime.message.outputs import SCHEMA_HEADERS
+
+MAGIC_ID, MAGIC_GUID = 0, 1
+ID_BYTES, GUID_BYTES = 5, 17
+MAX_READERS = 10_000
+
+Read = Callable[[bytes, int], Any]
+"""Makes a value of bytes, from an offset on."""
+Subject = Literal["topic", "record", "topic-record"] | Callable[[str, str, str], str]
+
+
+class Shape(Protocol):
+    """How a format reads and writes one type.
+
+    Attributes:
+        record: the name of the type in schemas, for subjects.
+        infix: what stands between a schema's id and the content.
+    """
+
+    record: str
+    infix: bytes
+
+    @property
+    def schema(self) -> Schema | None:
+        """The schema that values are written with, unless the format has a version; None without a type."""
+
+    def reader(self, schema: Schema) -> Read:
+        """Return what reads content that was written with a schema.
+
+        Raises:
+            ValueError: nothing can.
+        """
+
+    def writer(self, schema: Schema) -> Callable[[Any], bytes]:
+        """Return what writes values with a schema; it raises any error.
+
+        Raises:
+            ValueError: nothing can.
+        """
+
+
+class RegistryFormat:
+    """A format whose values go with the id of a schema.
+
+    Attributes:
+        type: of the values, None where the declaration says it.
+        subject: under which name the schema is registered: "topic" is `{topic}-value`, "record" the name of the type,
+            "topic-record" `{topic}-{name}`; or a function of topic, part ("key" or "value") and name of the type.
+        version: of the subject, by whose schema values are written; "latest", or a number. The type's own schema when
+            left out.
+        ids: where values that are written have the id of the schema. Values are read with both.
+    """
+
+    kind: ClassVar[SchemaType]
+
+    def __init__(
+        self,
+        type: Any = None,
+        *,
+        subject: Subject = "topic",
+        version: int | Literal["latest"] | None = None,
+        ids: Literal["prefix", "header"] = "prefix",
+    ) -> None:
+        self.type, self.subject, self.version, self.ids = type, subject, version, ids
+        is_version = version in (None, "latest") or (type_is_int(version) and int(version or 0) > 0)
+        wrong = [
+            f"{name}={value!r}"
+            for name, value, is_right in (
+                ("subject", subject, callable(subject) or subject in ("topic", "record", "topic-record")),
+                ("version", version, is_version),
+                ("ids", ids, ids in ("prefix", "header")),
+            )
+            if not is_right
+        ]
+        if wrong:
+            raise ConfigurationError(
+                f"{self!r}: {', '.join(wrong)} can't be used: see the documentation's page 'Formats'"
+            )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'' if self.type is None else getattr(self.type, '__name__', self.type)})"
+
+    def shape(self, type_: Any, place: Place) -> Shape:
+        """Return how a type is read and written.
+
+        Raises:
+            ConfigurationError: the format can't carry it.
+        """
+        raise NotImplementedError
+
+    def bind(self, place: Place, type_: Any, app: Any) -> Codec:
+        """Return the codec of a type; see `Format`."""
+        plain, _ = strip_optional(type_)
+        try:
+            framed = Framed(self, self.shape(plain, place), place, app)
+        except ImportError as error:
+            raise ConfigurationError(f"{self!r}: {error}: pip install 'faust-actors[formats]'") from error
+        has_header = self.ids == "header" and not place.is_state
+        reads_header = place.part == "value" and not place.is_state
+        return Codec(
+            framed.decode_bare if has_header and place.part == "key" else framed.decode,
+            framed.encode_bare if has_header else framed.encode,
+            f"{getattr(plain, '__name__', plain)} as {self!r}",
+            origin=(plain, place, self),
+            frame=framed.frame if reads_header else None,
+            headers=None if place.is_state else framed.headers if has_header else framed.no_headers,
+        )
+
+    def subject_of(self, place: Place, record: str) -> str:
+        """Return the subject of a type."""
+        if callable(self.subject):
+            return self.subject(place.topic, place.part, record)
+        if self.subject == "topic":
+            return f"{place.topic}-{place.part}"
+        return record if self.subject == "record" else f"{place.topic}-{record}"
+
+
+def type_is_int(value: Any) -> bool:
+    """Return whether it is a whole number, which True isn't."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+class Framed:
+    """Values of one type at one place, with the ids of their schemas."""
+
+    def __init__(self, format_: RegistryFormat, shape: Shape, place: Place, app: Any) -> None:
+        self._format, self._shape, self._place, self._app = format_, shape, place, app
+        self.subject = format_.subject_of(place, shape.record)
+        self._header = SCHEMA_HEADERS[place.part]
+        self._readers: dict[bytes, Read] = {}
+        self._own: tuple[Callable[[Any], bytes], Read] | None = None
+        self._id = b""
+        self._own_headers: list[tuple[str, bytes | None]] = []
+
+    def frame(self, headers: Headers, raw: bytes) -> bytes:
+        """Return a record's content behind the id of its schema, wherever that came."""
+        for name, value in headers:
+            if name == self._header and value:
+                return value + raw
+        return raw
+
+    def no_headers(self, _: Any) -> list[tuple[str, bytes | None]]:
+        """Return that a header of another schema isn't passed on."""
+        return [(self._header, None)]
+
+    def headers(self, _: Any) -> list[tuple[str, bytes | None]]:
+        """Return the header with the id of the schema."""
+        if self._own is None:
+            self.resolve()
+        return self._own_headers
+
+    def encode(self, value: Any) -> bytes:
+        """Return a value's bytes with the id of the schema."""
+        content = self.encode_bare(value)
+        return self._id + content
+
+    def encode_bare(self, value: Any) -> bytes:
+        """Return a value's bytes without the id."""
+        write, _ = self._own or self.resolve()
+        try:
+            return write(value)
+        except MemoryError:
+            raise
+        except Exception as error:
+            reason = text_of(error) or type(error).__name__
+            raise CodecError(f"can't encode {self._shape.record} (subject {self.subject}): {reason}") from error
+
+    def decode(self, raw: bytes) -> Any:
+        """Return the value of bytes that begin with the id of their schema."""
+        read, start = self._readers.get(raw[:ID_BYTES]), ID_BYTES
+        if read is None:
+            read, start = self._reader(raw)
+        try:
+            return read(raw, start)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise self._undecodable(raw, error) from error
+
+    def decode_bare(self, raw: bytes) -> Any:
+        """Return the value of bytes without an id, written with the schema that values are written with."""
+        _, read = self._own or self.resolve()
+        try:
+            return read(self._shape.infix + raw, 0)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise self._undecodable(raw, error) from error
+
+    def resolve(self) -> tuple[Callable[[Any], bytes], Read]:
+        """Find the schema that values are written with; return what writes with it, and what reads that.
+
+        Raises:
+            CodecError: it can't be used with the type.
+            UnresolvedSchemaError: it isn't here yet.
+        """
+        client, version, declared = client_of(self._app), self._format.version, self._shape.schema
+        if version is not None:
+            schema, id, guid = client.version(self.subject, version)
+        elif declared is None:
+            raise CodecError(
+                f"subject {self.subject}: without a type nothing can be written: declare a type, or "
+                f'{type(self._format).__name__}(version="latest")'
+            )
+        else:
+            schema = declared
+            id, guid = client.writer(self.subject, declared)
+        try:
+            own = self._shape.writer(schema), self._shape.reader(schema)
+        except Exception as error:
+            raise CodecError(
+                f"schema {id} of subject {self.subject} can't be written with: {text_of(error)}"
+            ) from error
+        self._id = bytes([MAGIC_ID]) + id.to_bytes(4) + self._shape.infix
+        value = self._id if guid is None else bytes([MAGIC_GUID]) + guid.bytes + self._shape.infix
+        self._own_headers, self._own = [(self._header, value)], own
+        return own
+
+    def _reader(self, raw: bytes) -> tuple[Read, int]:
+        magic = raw[0] if raw else -1
+        size = {MAGIC_ID: ID_BYTES, MAGIC_GUID: GUID_BYTES}.get(magic)
+        if size is None or len(raw) < size:
+            raise CodecError(
+                f"not a value with the id of a schema: it begins with neither 0 and an id nor 1 and a GUID (subject "
+                f"{self.subject}): {show_bytes(raw)}"
+            )
+        prefix = raw[:size]
+        read = self._readers.get(prefix)
+        if read is None:
+            id = int.from_bytes(prefix[1:]) if magic == MAGIC_ID else UUID(bytes=prefix[1:])
+            read = self._make_reader(client_of(self._app), id)
+            if len(self._readers) < MAX_READERS:
+                self._readers[prefix] = read
+        return read, size
+
+    def _make_reader(self, client: RegistryClient, id: int | UUID) -> Read:
+        try:
+            return self._shape.reader(client.schema(id, self._format.kind))
+        except (UnresolvedSchemaError, MemoryError):
+            raise
+        except MissingSchemaError as error:
+            raise CodecError(f"{error} (subject {self.subject})") from error
+        except Exception as error:
+            reason = text_of(error) or type(error).__name__
+            raise CodecError(
+                f"schema {id} can't be read as {self._shape.record} (subject {self.subject}): {reason}"
+            ) from error
+
+    def _undecodable(self, raw: bytes, error: Exception) -> CodecError:
+        id = int.from_bytes(raw[1:ID_BYTES]) if raw[:1] == b"\0" else raw[1:GUID_BYTES].hex()
+        reason = text_of(error) or type(error).__name__
+        return CodecError(
+            f"not a valid {self._shape.record} of schema {id} (subject {self.subject}): {reason}: {show_bytes(raw)}"
+        )

@@ -1,0 +1,213 @@
+"""Protobuf: messages of generated classes. Fields that a class doesn't know are kept."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+from actors.declare.values.codecs import Place
+from actors.errors import ConfigurationError
+from actors.formats.framing import Read, RegistryFormat
+from actors.formats.proto_text import proto_text
+from actors.formats.registry import Schema, SchemaType
+
+_FIRST: tuple[int, ...] = (0,)
+MAX_INDEX = 64
+"""How deep messages are declared in each other, at most."""
+_BUILT_IN = ("google/protobuf/", "confluent/")
+_TOKEN = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""  # what may hold anything
+    r"|\bmessage\s+(?P<message>\w+)\s*\{|\bgroup\s+(?P<group>\w+)\s*=[^{;]*\{|\b(?P<map>map)\s*<"
+    r"|\bpackage\s+(?P<package>[\w.]+)\s*;|(?P<open>\{)|(?P<close>\})",
+    re.DOTALL,
+)
+
+
+class Protobuf(RegistryFormat):
+    """Protobuf with Confluent's wire format; the type is a class that `protoc` generated.
+
+    The registry says whether a record has this message. Its fields are read by the class alone.
+
+    Examples:
+        >>> from google.protobuf.wrappers_pb2 import StringValue
+        >>> from actors import App
+        >>> from actors.formats import Protobuf
+        >>> app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry="http://127.0.0.1:8081")
+        >>> notes = app.topic("notes", key_type=str, format=Protobuf(StringValue))
+    """
+
+    kind: ClassVar[SchemaType] = "PROTOBUF"
+
+    def shape(self, type_: Any, place: Place) -> ProtobufShape:
+        """Return how a class is read and written; see `RegistryFormat`."""
+        if not hasattr(type_, "DESCRIPTOR") or not hasattr(type_, "FromString"):
+            raise ConfigurationError(f"{self!r}: {type_} is no class that protoc generated, as order_pb2.Order")
+        return ProtobufShape(type_, is_exact=place.part == "key" or place.is_state)
+
+
+class ProtobufShape:
+    """How one class is read and written; see `actors.formats.framing.Shape`."""
+
+    def __init__(self, type_: Any, *, is_exact: bool) -> None:
+        self._type, self._is_exact = type_, is_exact
+        self.record: str = type_.DESCRIPTOR.full_name
+        self.schema = _schema_of(type_.DESCRIPTOR.file)
+        index = _index_of(type_.DESCRIPTOR)
+        self.infix = b"\0" if index == (0,) else b"".join(_varint(number) for number in (len(index), *index))
+        self._floats = _has_floats(type_.DESCRIPTOR, set())
+
+    def reader(self, schema: Schema) -> Read:
+        """Return what reads messages of a schema."""
+        parse, record, has_floats = self._type.FromString, self.record, self._floats
+        names = dict(_names_of(schema.text))
+
+        def read_value(raw: bytes, start: int) -> Any:
+            if raw[start : start + 1] == b"\0":
+                index, at = _FIRST, start + 1
+            else:
+                index, at = _read_index(raw, start)
+            if names.get(index) != record:
+                other = names.get(index, "no message of the schema")
+                raise ValueError(f"its index {list(index)} is {other}, not {record}")
+            message = parse(raw[at:])
+            if has_floats:
+                _refuse_nan(message)
+            return message
+
+        return read_value
+
+    def writer(self, schema: Schema) -> Callable[[Any], bytes]:
+        """Return what writes messages."""
+        type_, is_exact, has_floats = self._type, self._is_exact, self._floats
+
+        def write_value(message: Any) -> bytes:
+            if not isinstance(message, type_):
+                raise TypeError(f"expected {type_.__name__}, got {type(message).__name__}")
+            if has_floats:
+                _refuse_nan(message)
+            raw: bytes = message.SerializeToString(deterministic=is_exact)
+            return raw
+
+        return write_value
+
+
+def _schema_of(file: Any) -> Schema:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    uses = tuple((used.name, _schema_of(used)) for used in file.dependencies if not used.name.startswith(_BUILT_IN))
+    encoded = base64.b64encode(file.serialized_pb).decode()
+    text = proto_text(FileDescriptorProto.FromString(file.serialized_pb))
+    return Schema(text or encoded, "PROTOBUF", uses=uses, other_text=encoded)
+
+
+def _index_of(descriptor: Any) -> tuple[int, ...]:
+    """Return the place of a message among those of its file, with those around it."""
+    around = descriptor.containing_type
+    beside = descriptor.file.message_types_by_name.values() if around is None else around.nested_types
+    place = [message.full_name for message in beside].index(descriptor.full_name)
+    return (place,) if around is None else (*_index_of(around), place)
+
+
+def _names_of(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
+    """Yield the messages of a schema, a `.proto` file or base64 of its descriptor, by their places."""
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        yield from _names_in(text)
+        return
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    file = FileDescriptorProto.FromString(raw)
+    waiting: list[tuple[tuple[int, ...], str, Any]] = [
+        ((place,), _dotted(file.package, message.name), message) for place, message in enumerate(file.message_type)
+    ]
+    while waiting:
+        index, name, message = waiting.pop()
+        yield index, name
+        waiting += [((*index, place), f"{name}.{inner.name}", inner) for place, inner in enumerate(message.nested_type)]
+
+
+def _names_in(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
+    package, counts, blocks = "", [0], list[str | None]()
+    for token in _TOKEN.finditer(text):
+        name = token["message"] or token["group"]
+        if token["package"]:
+            package = token["package"]
+        elif name or token["map"]:
+            # A map is a list of messages, which have a place too.
+            place, counts[-1] = counts[-1], counts[-1] + 1
+            if name:
+                outer = [block for block in blocks if block is not None]
+                counts.append(0)
+                blocks.append(f"{name}/{place}")
+                inner = [*outer, blocks[-1]]
+                parts = [str(block).partition("/") for block in inner]
+                yield tuple(int(part[2]) for part in parts), _dotted(package, ".".join(part[0] for part in parts))
+        elif token["open"]:
+            blocks.append(None)
+        elif token["close"] and blocks and blocks.pop() is not None:
+            counts.pop()
+
+
+def _dotted(package: str, name: str) -> str:
+    return f"{package}.{name}" if package else name
+
+
+def _varint(number: int) -> bytes:
+    number, raw = number << 1, bytearray()
+    while number > 127:
+        raw.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*raw, number])
+
+
+def _read_index(raw: bytes, start: int) -> tuple[tuple[int, ...], int]:
+    count, at = _read_varint(raw, start)
+    if not 0 <= count <= MAX_INDEX:
+        raise ValueError(f"its message index has {count} numbers")
+    index = []
+    for _ in range(count):
+        number, at = _read_varint(raw, at)
+        index.append(number)
+    return tuple(index) or (0,), at
+
+
+def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 35, 7):
+        if at >= len(raw):
+            break
+        number |= (raw[at] & 127) << shift
+        at += 1
+        if raw[at - 1] < 128:
+            return (number >> 1) ^ -(number & 1), at
+    raise ValueError("it ends in its message index")
+
+
+def _has_floats(descriptor: Any, seen: set[str]) -> bool:
+    if descriptor.full_name in seen:
+        return False
+    seen.add(descriptor.full_name)
+    return any(
+        field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT)
+        or (field.message_type is not None and _has_floats(field.message_type, seen))
+        for field in descriptor.fields
+    )
+
+
+def _refuse_nan(message: Any) -> None:
+    for field, value in message.ListFields():
+        is_float = field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT)
+        if not is_float and field.message_type is None:
+            continue
+        is_map = hasattr(value, "items")
+        for part in value.values() if is_map else value if hasattr(value, "__len__") else (value,):
+            if isinstance(part, float):
+                if not math.isfinite(part):
+                    raise ValueError(f"{field.full_name} is {part!r}, which JSON can't hold")
+            elif hasattr(part, "ListFields"):
+                _refuse_nan(part)

@@ -1,0 +1,224 @@
+"""Types as values and as keys, in each format: what is written is read back, and equal keys have equal bytes."""
+
+import enum
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Annotated, Any, Generic, Literal, NewType, TypedDict, TypeVar
+from uuid import UUID
+
+import faust
+import msgspec
+import pydantic
+import pytest
+
+from actors import App
+from actors.declare.values.schemas import topic_codecs
+from actors.errors import ConfigurationError
+from actors.formats import Avro, CodecError, Json, JsonSchema
+from actors.runtime.message.unresolved import resolved_now
+from actors.testing import FakeRegistry
+
+T = TypeVar("T")
+Cents = NewType("Cents", int)
+Price = Annotated[Decimal, msgspec.Meta(extra={"precision": 12, "scale": 2})]
+
+
+class Size(enum.Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Grade(enum.IntEnum):
+    A = 1
+    B = 2
+
+
+class Line(msgspec.Struct, frozen=True):
+    item: str
+    count: int = 1
+    size: Size | None = None
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    items: tuple[T, ...]
+    more: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    x: int
+    y: float = 0.5
+
+
+class Row(TypedDict):
+    id: int
+    note: str
+
+
+class Created(msgspec.Struct, tag=True, frozen=True):
+    id: int
+
+
+class Deleted(msgspec.Struct, tag=True, frozen=True):
+    id: int
+
+
+class Everything(msgspec.Struct, frozen=True):
+    at: datetime
+    on: date
+    hour: time
+    price: Price
+    id: UUID
+    size: Size
+    grade: Grade
+    kind: Literal["a", "b"]
+    cents: Cents
+    raw: bytes
+    point: Point
+    change: Created | Deleted
+    lines: tuple[Line, ...]
+    counts: dict[str, int]
+    note: str | None = None
+
+
+class Customer(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True)
+    name: str = pydantic.Field(alias="fullName")
+    since: datetime
+    lines: list[int] = []
+
+
+class Record(faust.Record):
+    id: int
+    note: str
+
+
+EVERYTHING = Everything(
+    datetime(2031, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC),
+    date(2031, 1, 2),
+    time(3, 4, 5, 6),
+    Decimal("12.50"),
+    UUID(int=7),
+    Size.LARGE,
+    Grade.B,
+    "b",
+    Cents(5),
+    b"\0\xff",
+    Point(1, 2.5),
+    Deleted(3),
+    (Line("hat"), Line("coat", 2, Size.SMALL)),
+    {"b": 1, "a": 2},
+)
+VALUES = [
+    (Everything, EVERYTHING),
+    (Line, Line("hat", 3, Size.LARGE)),
+    (Page[Line], Page((Line("hat"), Line("coat")), True)),
+    (Page[int], Page((1, 2**53 + 1, 2**63 - 1, -(2**63)))),
+    (Point, Point(3, -0.25)),
+    (Row, {"id": 1, "note": "x"}),
+    (Created | Deleted, Deleted(4)),
+    (list[Created | Deleted], [Created(1), Deleted(2)]),
+    (Size, Size.LARGE),
+    (Grade, Grade.A),
+    (Cents, 7),
+    (Literal["a", "b"], "b"),
+    (datetime, datetime(2031, 1, 2, tzinfo=timezone(timedelta(hours=2)))),
+    (UUID, UUID(int=9)),
+    (dict[str, list[float]], {"a": [1.5], "b": []}),
+    (Customer, Customer(fullName="Ada", since=datetime(2031, 1, 1, tzinfo=UTC))),
+    (Record, Record(id=1, note="x")),
+]
+FORMATS = {"json": Json, "avro": Avro, "json schema": JsonSchema}
+
+
+def codecs_of(format_: Any, type_: Any) -> Any:
+    app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry=FakeRegistry())
+    topic = app.topic("orders", format=format_(type_), key_format=format_(type_))
+    return topic_codecs(topic)
+
+
+def written(codec: Any, value: Any) -> bytes:
+    return resolved_now(lambda: codec.encode(value))
+
+
+@pytest.mark.parametrize("format_", list(FORMATS))
+@pytest.mark.parametrize(("type_", "value"), VALUES, ids=[str(type_) for type_, _ in VALUES])
+def test_values_and_keys_are_read_back(type_: Any, value: Any, format_: str) -> None:
+    if (format_, type_) == ("json schema", Record):
+        with pytest.raises(ConfigurationError, match="give one with schema="):
+            codecs_of(JsonSchema, type_)
+        return
+    key_codec, value_codec = codecs_of(FORMATS[format_], type_)
+    for codec in (value_codec, key_codec):
+        raw = written(codec, value)
+        back = codec.decode(raw)
+        assert back == value
+        assert type(back) is type(value)
+        # Keys: the bytes of what was read are those that were read.
+        assert codec.encode(back) == raw
+
+
+@pytest.mark.parametrize("format_", list(FORMATS))
+@pytest.mark.parametrize(
+    ("type_", "one", "other"),
+    [
+        (dict[str, int], {"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (Point, Point(1, 0.0), Point(1, -0.0)),
+        (datetime, datetime(2031, 1, 2, tzinfo=UTC), datetime(2031, 1, 2, 2, tzinfo=timezone(timedelta(hours=2)))),
+        (Price, Decimal("1.5"), Decimal("1.50")),
+        (set[int], {1, 2, 3}, {3, 2, 1}),
+    ],
+)
+def test_equal_keys_have_equal_bytes(format_: str, type_: Any, one: Any, other: Any) -> None:
+    codec = codecs_of(FORMATS[format_], type_)[0]
+    assert written(codec, one) == written(codec, other)
+
+
+@pytest.mark.parametrize("format_", list(FORMATS))
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_nan_and_infinity_are_refused(format_: str, value: float) -> None:
+    for codec in codecs_of(FORMATS[format_], Point):
+        with pytest.raises(CodecError, match=r"nan|inf"):
+            written(codec, Point(1, value))
+
+
+class Rate(pydantic.BaseModel):
+    rate: float
+
+
+@pytest.mark.parametrize("format_", list(FORMATS))
+def test_pydantic_writes_no_nan(format_: str) -> None:
+    for codec in codecs_of(FORMATS[format_], Rate):
+        with pytest.raises(CodecError, match=r"rate.* is nan"):
+            written(codec, Rate(rate=float("nan")))
+
+
+def test_numbers_of_more_than_64_bits_are_refused_by_avro() -> None:
+    with pytest.raises(CodecError, match="too large"):
+        written(codecs_of(Avro, Cents)[1], 2**63)
+
+
+def test_a_time_without_zone_and_digits_that_would_be_lost_are_refused_by_avro() -> None:
+    with pytest.raises(CodecError, match="no time zone"):
+        written(codecs_of(Avro, datetime)[1], datetime(2031, 1, 2))
+    with pytest.raises(CodecError, match="Scale"):
+        written(codecs_of(Avro, Price)[1], Decimal("1.555"))
+    with pytest.raises(ConfigurationError, match="'scale': 2"):
+        codecs_of(Avro, Decimal)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Line(3), Line("hat", "x"), Line("hat", True), Line("hat", size="no"), "hat", {"item": "hat"}, None],  # type: ignore[arg-type]
+)
+def test_values_of_other_types_are_refused_by_avro(value: Any) -> None:
+    codec = codecs_of(Avro, Line)[1]
+    with pytest.raises(CodecError):
+        written(codec, value)
+
+
+def test_an_error_of_pydantic_names_the_field() -> None:
+    codec = codecs_of(Json, Customer)[1]
+    with pytest.raises(CodecError, match="since"):
+        codec.decode(b'{"fullName": "Ada", "since": "yesterday"}')

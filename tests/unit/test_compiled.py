@@ -1,0 +1,46 @@
+"""The modules that a wheel may have compiled have nothing that mypyc compiles to something else."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from tests.documents import ROOT
+
+SETUP = ast.parse((ROOT / "setup.py").read_text())
+[COMPILED] = (
+    ast.literal_eval(node.value)
+    for node in SETUP.body
+    if isinstance(node, ast.Assign) and node.targets[0].id == "COMPILED"
+)
+
+
+def differences(source: str) -> Iterator[str]:
+    """Return what mypyc changes the meaning of."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef) and node.keywords:
+            yield f"line {node.lineno}: the keywords of class {node.name} are dropped"
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.GeneratorExp):
+            yield f"line {node.lineno}: the generator is evaluated at once"
+        if isinstance(node, ast.Raise) and node.cause is not None and "caused(" not in ast.unparse(node):
+            yield f"line {node.lineno}: the error is raised without its cause"
+
+
+@pytest.mark.parametrize("path", COMPILED)
+def test_a_compiled_module_means_the_same(path: str) -> None:
+    assert not list(differences((ROOT / path).read_text()))
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        ("class Row(Struct, array_like=True):\n    at_ms: int", "keywords of class Row"),
+        ("def rows():\n    return (row for row in ())", "evaluated at once"),
+        ("raise ValueError from error", "without its cause"),
+    ],
+)
+def test_differences_are_found(source: str, what: str) -> None:
+    [difference] = differences(source)
+    assert what in difference
