@@ -44,11 +44,10 @@ from spark_replay.sources.archives.manifest import (
     read_manifest,
 )
 from spark_replay.sources.archives.verification import digests_of, file_name, read_parquet, require_sound
-from spark_replay.sources.brokers.topic import Topic, asking, describe_topic, retention_of
+from spark_replay.sources.brokers.topic import Topic, asking, retention_of
 from spark_replay.sources.digests import SHARED
-from spark_replay.sources.folders import Folder
-from spark_replay.sources.formats import WRITING
-from spark_replay.sources.kafka import read_topics
+from spark_replay.sources.folders import WRITING, Folder
+from spark_replay.sources.kafka import kafka, read_topics
 from spark_replay.sources.reading import reading
 from stores._files import make_folder, open_private, tighten, tighten_tree
 
@@ -171,6 +170,7 @@ def _require_archive(folder: Folder) -> None:
         raise TargetError(f"{folder} has files that are no archive: nothing was written, choose another folder")
 
 
+@dataclass(slots=True)
 class _Run:
     """A run that writes to an archive.
 
@@ -179,21 +179,13 @@ class _Run:
         counts: The number of records of each batch that the run finished.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        wanted: Wanted,
-        folder: Folder,
-        stop: threading.Event,
-        tell: Callable[[str], None],
-    ) -> None:
-        self.manifest = Manifest()
-        self.counts: list[int] = []
-        self._spark = spark
-        self._wanted = wanted
-        self._folder = folder
-        self._stop = stop
-        self._tell = tell
+    _spark: SparkSession
+    _wanted: Wanted
+    _folder: Folder
+    _stop: threading.Event
+    _tell: Callable[[str], None]
+    manifest: Manifest = field(default_factory=Manifest)
+    counts: list[int] = field(default_factory=list)
 
     def begin(self) -> None:
         """Read what the archive holds, and warn of tombstones that may have escaped it."""
@@ -336,7 +328,7 @@ class _Run:
         ledgers = []
         for part in plan:
             ledger = self.manifest.ledgers.get(part.name) or Ledger(topic=part.name, topic_id=part.topic_id)
-            topic = describe_topic(self._spark, self._wanted.brokers, part.name, self._wanted.options)
+            topic = kafka(self._spark, self._wanted.brokers, part.name, self._wanted.options).describe()
             read = Read(
                 starts=part.starts,
                 ends=part.ends,
@@ -421,7 +413,7 @@ def _wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
     if not names:
         pattern = wanted.pattern.pattern if wanted.pattern else ""
         raise UnknownTopicError(f"{wanted.brokers} has no topic that matches {pattern!r}")
-    return {name: describe_topic(spark, wanted.brokers, name, wanted.options) for name in names}
+    return {name: kafka(spark, wanted.brokers, name, wanted.options).describe() for name in names}
 
 
 def _require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger], folder: Folder) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -57,7 +57,9 @@ def ensure_jars() -> list[Path]:
     import pyspark
 
     version = pyspark.__version__
-    jars = _kept(f"spark-kafka-{version}", _NEEDED, connector(), lambda folder: _fetch(folder, version))
+    packages = [f"org.apache.spark:{_ARTIFACT}:{release}" for release in _no_newer(version)]
+    copy = f"its four jars of any {minor_release(version)} release"
+    jars = _kept(f"spark-kafka-{version}", packages, _NEEDED, connector(), copy=copy)
     for jar in jars:
         require_match(str(jar), version)
     return jars
@@ -77,8 +79,8 @@ def ensure_s3a_jars() -> list[Path]:
 
     [client] = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
     version = client.stem.removeprefix("hadoop-client-api-")
-    what = f"hadoop-aws {version}"
-    return _kept(f"hadoop-aws-{version}", _S3A_NEEDED, what, lambda folder: _fetch_s3a(folder, version))
+    package = f"org.apache.hadoop:hadoop-aws:{version}"
+    return _kept(f"hadoop-aws-{version}", [package], _S3A_NEEDED, f"hadoop-aws {version}")
 
 
 def table_package(kind: str, spark_version: str) -> str:
@@ -105,22 +107,23 @@ def ensure_table_jars(kind: str) -> list[Path]:
     """
     import pyspark
 
-    package, needed = table_package(kind, pyspark.__version__), _TABLES[kind][2]
-
-    def fetch(folder: Path) -> None:
-        with _fetching(package, folder, jars="its jars"):
-            fetch_jars([package], folder, only=needed)
-
-    return _kept("-".join(package.split(":")[1:]), needed, package, fetch)
+    package = table_package(kind, pyspark.__version__)
+    return _kept("-".join(package.split(":")[1:]), [package], _TABLES[kind][2], package)
 
 
-def _kept(name: str, needed: tuple[str, ...], what: str, fetch: Callable[[Path], None]) -> list[Path]:
+def _kept(
+    name: str, packages: Sequence[str], needed: tuple[str, ...], what: str, *, copy: str = "its jars"
+) -> list[Path]:
+    """Return the jars of `what` from its folder; if that is missing, of the first of the packages that there is.
+
+    Without network `copy` are the jars to copy.
+    """
     folder = Path(os.environ.get(JARS_VARIABLE) or _CACHE / name).expanduser().absolute()
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _locked(folder.with_name(f"{folder.name}.lock")):
             if not folder.is_dir():
-                fetch(folder)
+                _fetch(folder, packages, needed, what, copy=copy)
     jars = [jar for jar in sorted(folder.glob("*.jar")) if jar.name.startswith(needed)]
     missing = [name for name in needed if not any(jar.name.startswith(name) for jar in jars)]
     if missing:
@@ -168,38 +171,22 @@ def require_java() -> str:
     return java
 
 
-@contextmanager
-def _fetching(what: str, folder: Path, *, jars: str) -> Iterator[None]:
-    """Turn what a fetch raises into an error that says what to do: `jars` are those to copy without network."""
+def _fetch(folder: Path, packages: Sequence[str], needed: tuple[str, ...], what: str, *, copy: str) -> None:
+    *newer, oldest = packages
     try:
-        yield
+        for package in newer:
+            with suppress(RuntimeError):
+                fetch_jars([package], folder, only=needed)
+                return
+        fetch_jars([oldest], folder, only=needed)
     except ImportError as error:
         raise ToolMissingError(
             f"{what} isn't in {folder}, and there is no jgo to fetch it with: pip install 'faust-actors[spark]'"
         ) from error
     except (OSError, RuntimeError) as error:
         raise ReplayError(
-            f"{what} could not be fetched: {error}; without network, copy {jars} from another machine into {folder}"
+            f"{what} could not be fetched: {error}; without network, copy {copy} from another machine into {folder}"
         ) from error
-
-
-def _fetch_s3a(folder: Path, version: str) -> None:
-    with _fetching(f"hadoop-aws {version}", folder, jars="its jars"):
-        fetch_jars([f"org.apache.hadoop:hadoop-aws:{version}"], folder, only=_S3A_NEEDED)
-
-
-def _fetch(folder: Path, version: str) -> None:
-    *releases, oldest = _no_newer(version)
-    with _fetching(connector(), folder, jars=f"its four jars of any {minor_release(version)} release"):
-        for release in releases:
-            with suppress(RuntimeError):
-                _fetch_release(folder, release)
-                return
-        _fetch_release(folder, oldest)
-
-
-def _fetch_release(folder: Path, release: str) -> None:
-    fetch_jars([f"org.apache.spark:{_ARTIFACT}:{release}"], folder, only=_NEEDED)
 
 
 def _no_newer(version: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import ReplayError, ToolMissingError
 from spark_replay.jars import ensure_jars, ensure_s3a_jars, ensure_table_jars, require_java
@@ -122,6 +122,11 @@ def first_line(error: BaseException) -> str:
     """Return the first line of an error's text that isn't empty."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)
+
+
+def java_reason(error: Any) -> str:
+    """Return the first line of a Java exception's message, or its class if it has none."""
+    return first_line(ValueError(error.getMessage() or error.getClass().getName()))
 
 
 def _settings(

@@ -62,11 +62,12 @@ from actors.web.problems import Problem
 from actors.web.queries import answers as answer_parts
 from actors.web.queries import coding as query_coding
 from actors.web.queries.coding import ENCODINGS, KeyCoding, Parameters, arguments, many_body
+from actors.web.queries.digests import digests_body
 from spark_replay import printing
 from spark_replay.comparison import live, writers
 from spark_replay.errors import ReplayError
 from spark_replay.fold import points
-from spark_replay.fold.rebuilt import SUMMARY, read_summary
+from spark_replay.fold.rebuilt import SUMMARY, decode_summary, read_summary
 from spark_replay.recompute import plan as recompute_plan
 from spark_replay.sources.archives.ledger import Ledger
 from spark_replay.sources.archives.manifest import ArchiveFile, Manifest, decode_entry, encode_entry
@@ -168,10 +169,11 @@ _SUMMARY = {
     "partitions": [{"partition": 0, "start_offset": 0, "end_offset": 5, "as_of_ms": 1, "keys": 2}],
     "layers": [{"folder": "", "ends": [5], "rows": 2, "files": {"partition=0/a.parquet": [1, 2]}}],
 }
-_LIVE = (
-    '{"results": [{"key": "aw==", "value": "dg==", "expires_at_ms": null, "partition": 0}],'
-    ' "positions": {"0": {"changelog_offset": 1, "epoch": 2}}}'
-)
+_DIGESTS = {
+    "position": {"source_offset": 1, "changelog_offset": 2, "wall_time_ms": 3, "epoch": 4, "changelog_id": "id"},
+    "digests": [-81, 7],
+    "rows": [{"key": "aw==", "value": "dg=="}],
+}
 _BROKERS = struct.pack(">iiih9sih", 1, 1, 1, 9, b"127.0.0.1", 9092, -1)
 _KEYS = KeyCoding("keys", *(lambda codec: (codec.decode, codec.encode))(resolve(None, "json")))
 
@@ -355,6 +357,11 @@ DECODERS: dict[str, Decoder] = {
         _file(folder._ABOUT, folder._read_about), (b'{"app": "a", "format": 1, "id": "i"}',), (StoreError,)
     ),
     # requests, and answers of other workers
+    "digests_body": Decoder(
+        digests_body,
+        (b'{"partition": 0, "as_of_ms": 1}', b'{"partition": 0, "as_of_ms": 1, "buckets": 2, "rows": [1]}'),
+        (Problem,),
+    ),
     "many_body": Decoder(many_body, (b'{"keys": ["a", {"b": 1}], "encoding": "json", "partition": 1}',), (Problem,)),
     "arguments": Decoder(arguments, (b'{"a": [1, {"b": null}]}', b""), (Problem,)),
     **{
@@ -410,8 +417,13 @@ DECODERS: dict[str, Decoder] = {
         (b'{"changelog_ids": {"s": "id"}, "partition": 0, "epoch": 1, "topic": "t", "more_inputs": []}',),
         (),
     ),
-    "_decoded live": Decoder(lambda raw: live._decoded("http://w", raw, [b"k"]), (_LIVE.encode(),), (ReplayError,)),
+    "decode_digests": Decoder(
+        lambda raw: live.decode_digests("http://w", raw), (json.dumps(_DIGESTS).encode(),), (ReplayError,)
+    ),
     "_problem": Decoder(live._problem, (b'{"title": "t", "detail": "d"}',)),
+    "decode_summary": Decoder(
+        lambda raw: decode_summary(raw, "a table"), (json.dumps(_SUMMARY).encode(),), (ReplayError,)
+    ),
     "read_summary": Decoder(_file(SUMMARY, read_summary), (json.dumps(_SUMMARY).encode(),), (ReplayError,)),
     "_summary": Decoder(
         _file(SUMMARY, lambda made: recompute_plan._summary(made)),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from spark_replay.errors import LiveError
+
+if TYPE_CHECKING:
+    from spark_replay.comparison.live import Workers
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -41,6 +45,16 @@ class Live:
     def is_given(self) -> bool:
         """True if at least one file is given."""
         return any(file is not None for file in (self.token_file, self.ca, self.certificate))
+
+    def workers(self, urls: str) -> AbstractContextManager[Workers]:
+        """Return the workers with these URLs, separated by commas, until the block ends.
+
+        Raises:
+            LiveError: There is no URL, or a file isn't what it should be.
+        """
+        from spark_replay.comparison.live import Workers
+
+        return closing(Workers(urls.split(","), token=self.token(), ssl=self.context()))
 
     def token(self) -> str | None:
         """Return the token: the file's first line; `LiveError` if there is none in it."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +107,8 @@ def validate(html_file: str | None, min_keys: int, **options: Any) -> Outcome:
         def more() -> str:
             return f"{sum(list(copied.values())):,} keys copied from data folders" if copied else ""
 
-        with _workers(options) as workers, run.progress(f"validate {source.topic}", more):
+        asked = Live.of(options).workers(options["live"]) if options["live"] else nullcontext()
+        with asked as workers, run.progress(f"validate {source.topic}", more):
             report = _compare(source, run, workers, options, copied=copied)
         from spark_replay.report.tables import show
 
@@ -180,7 +180,12 @@ def _compare(
     if workers is not None:
         compared = validate_live(source, workers, store=options["store"], placement=options["placement"])
     elif _is_log(options):
-        compared = _compare_logs(source, run.given, options)
+        from spark_replay.comparison.diff import validate_states
+
+        other = _other(source, run.given, options)
+        compared = validate_states(
+            source, other, **{name: options[name] for name in ("as_of", "against_as_of", "metadata")}
+        )
     else:
         return validate_log(source, asked or Asked())
     return compared if asked is None else replace(compared, findings=validate_log(source, asked).findings)
@@ -203,27 +208,6 @@ def _asked(run: Run, options: dict[str, Any]) -> Asked:
 def _is_log(options: dict[str, Any]) -> bool:
     """Return whether another log or point is named."""
     return any(options[name] is not None for name in ("against_brokers", "against_changelog", "against_as_of"))
-
-
-def _compare_logs(source: Source, given: Given, options: dict[str, Any]) -> Report:
-    from spark_replay.comparison.diff import validate_states
-
-    other = _other(source, given, options)
-    points = {"as_of": options["as_of"], "against_as_of": options["against_as_of"]}
-    return validate_states(source, other, **points, metadata=options["metadata"])
-
-
-@contextmanager
-def _workers(options: dict[str, Any]) -> Iterator[Workers | None]:
-    """Return the workers of `--live`, None without it."""
-    if not options["live"]:
-        yield None
-        return
-    from spark_replay.comparison.live import Workers
-
-    live = Live.of(options)
-    with closing(Workers(options["live"].split(","), token=live.token(), ssl=live.context())) as workers:
-        yield workers
 
 
 def _other(source: Source, given: Given, options: dict[str, Any]) -> Source:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +52,7 @@ METRICS = {
     required=True,
     type=Place(),
     metavar="DIR",
-    help="Where the rebuilt state is kept: a later run goes on from there.",
+    help="Where the rebuilt state is kept, a folder or s3a://bucket/folder: a later run goes on from there.",
 )
 @click.option("--once", is_flag=True, help="Compare once.")
 @click.option(
@@ -96,10 +95,9 @@ def watch(
         raise click.UsageError("say for how long: --once, or --every 30s")
     credentials = Live.of(options)
     with running(Given.of(options), folder) as run, stopping() as stop:
-        from spark_replay.comparison.live import Workers
         from spark_replay.comparison.watching import Watch
 
-        with closing(Workers(live.split(","), token=credentials.token(), ssl=credentials.context())) as workers:
+        with credentials.workers(live) as workers:
             watch = Watch(source=run.source(), workers=workers, store=store, folder=folder, placement=placement)
             while True:
                 began_s = time.monotonic()

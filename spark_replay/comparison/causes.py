@@ -71,12 +71,8 @@ class Known:
     @classmethod
     def of(cls, topic: Topic, contested: Collection[int] = ()) -> Known:
         """Derive the facts from a topic and the copies of its partitions."""
-        spans = topic.spans or ((),) * topic.partition_count
         return cls(
-            complete=tuple(
-                start == 0 and all(span.exact for span in parts)
-                for start, parts in zip(topic.starts, spans, strict=True)
-            ),
+            complete=tuple(start == 0 and exact for start, exact in zip(topic.starts, topic.exact, strict=True)),
             contested=frozenset(contested),
         )
 

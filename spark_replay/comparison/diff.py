@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.comparison.causes import DIFFERENCES
 from spark_replay.comparison.judging import CONTENT, CONTENT_AND_METADATA, differences
-from spark_replay.comparison.report import KINDS, Example, Report
+from spark_replay.comparison.report import Report, cause_counts, differing, kind_counts, named_examples
 from spark_replay.errors import PlacementError
 from spark_replay.fold.fold import first_ten
 from spark_replay.fold.points import AsOf, now_ms
 from spark_replay.fold.rebuild import folded_at
 from spark_replay.fold.windows import folded_windows
-from spark_replay.printing import row_key, side
 from spark_replay.sources.base import Source
 from spark_replay.sources.reading import reading
 
@@ -54,7 +52,7 @@ def validate_states(
         ReplayError: What `Source.describe` raises.
     """
     started = time.monotonic()
-    points = (_parsed(as_of), _parsed(as_of if against_as_of is None else against_as_of))
+    points = (AsOf.of(as_of), AsOf.of(as_of if against_as_of is None else against_as_of))
     # at the logs' ends keys expire by the clock: both by one reading of it
     now = now_ms()
     folded = [
@@ -75,17 +73,21 @@ def validate_states(
         if point != AsOf():
             compared = _without_unknown(compared, found.unknown)
     with reading(f"{left} or {right}"):
-        counted, examples = summarise_states(compared)
+        counted, examples = _summarised(compared)
+    kinds: dict[int, Counter[str]] = {}
+    for row in counted:
+        kinds.setdefault(row["partition"], Counter())[row["kind"]] += row["count"]
     offsets = points[0].offsets
-    return report_states(
-        counted,
-        examples,
+    return Report(
         changelog=left.topic,
-        against=f"{right} at {points[1]}",
+        **kind_counts(kinds),
+        **cause_counts(counted),
+        keys=sum(row["live"] for row in counted),
+        seconds=round(time.monotonic() - started, 3),
         positions={number: offsets.get(number, end) for number, end in enumerate(topics[0].ends)},
         ends=topics[0].ends,
-        seconds=time.monotonic() - started,
-        has_windows=any(windows),
+        against=f"{right} at {points[1]}",
+        examples=named_examples(examples, _seen, has_windows=any(windows)),
     )
 
 
@@ -125,69 +127,22 @@ def _side(state: DataFrame, name: str, keys: Sequence[str]) -> DataFrame:
     return state.select(*keys, *more, F.struct(*CONTENT_AND_METADATA).alias(name))
 
 
-def summarise_states(compared: DataFrame) -> tuple[list[Row], list[Row]]:
+def _summarised(compared: DataFrame) -> tuple[list[Row], list[Row]]:
     """Count what `compare` returns, and name up to 10 keys of each cause.
 
     Returns:
         Rows of `partition`, `kind`, `cause`, `count`, `live` (of the left side); and compared rows with `cause`, whose
-        values are cut to 200 bytes.
+        sides are called `log` and `export`.
     """
-    caused = compared.withColumn("cause", _cause())
+    caused = compared.withColumn("cause", _cause()).withColumnsRenamed({"left": "log", "right": "export"})
     counted = (
         caused.groupBy("partition", "kind", "cause")
-        .agg(F.count(F.lit(1)).alias("count"), F.count_if(F.col("left").isNotNull()).alias("live"))
+        .agg(F.count(F.lit(1)).alias("count"), F.count_if(F.col("log").isNotNull()).alias("live"))
         .collect()
     )
     if all(row["cause"] is None for row in counted):
         return counted, []
-    examples = first_ten(caused.where(F.col("cause").isNotNull()), of=("cause",), sides=("left", "right"))
-    return counted, examples
-
-
-def report_states(
-    counted: Sequence[Row],
-    examples: Sequence[Row],
-    *,
-    changelog: str,
-    against: str,
-    positions: Mapping[int, int],
-    ends: Sequence[int],
-    seconds: float,
-    has_windows: bool = False,
-) -> Report:
-    """Make a report of what `summarise_states` returns."""
-    kinds: dict[int, Counter[str]] = {}
-    causes: dict[int, Counter[str]] = {}
-    keys = 0
-    for row in counted:
-        keys += row["live"]
-        kinds.setdefault(row["partition"], Counter())[row["kind"]] += row["count"]
-        if row["cause"] is not None:
-            causes.setdefault(row["partition"], Counter())[row["cause"]] += row["count"]
-    total, total_causes = sum(kinds.values(), Counter()), sum(causes.values(), Counter())
-    shown: dict[str, list[Example]] = {}
-    for row in examples:
-        shown.setdefault(row["kind"], []).append(_example(row, has_windows=has_windows))
-    return Report(
-        changelog=changelog,
-        app="",
-        store="",
-        counts={kind: total[kind] for kind in KINDS},
-        by_partition={number: {kind: counts[kind] for kind in KINDS} for number, counts in sorted(kinds.items())},
-        keys=keys,
-        records=0,
-        seconds=round(seconds, 3),
-        positions=positions,
-        ends=ends,
-        against=against,
-        causes={cause: total_causes[cause] for cause in DIFFERENCES if total_causes[cause]},
-        causes_by_partition={number: dict(counts) for number, counts in sorted(causes.items())},
-        examples=shown,
-    )
-
-
-def _parsed(point: AsOf | str) -> AsOf:
-    return AsOf.parse(point) if isinstance(point, str) else point
+    return counted, first_ten(caused.where(F.col("cause").isNotNull()), of=("cause",), sides=("log", "export"))
 
 
 def _without_unknown(compared: DataFrame, unknown: DataFrame) -> DataFrame:
@@ -208,17 +163,6 @@ def _cause() -> Column:
     )
 
 
-def _example(row: Row, *, has_windows: bool) -> Example:
-    seen = {
-        "only_first": "in the first state only",
-        "only_second": "in the second state only",
-    }
-    differs = ", ".join(row["differs"]) + (" differs" if len(row["differs"]) == 1 else " differ")
-    return Example(
-        partition=row["partition"],
-        key=row_key(row["key"], has_windows=has_windows),
-        cause=row["cause"],
-        seen=seen.get(row["cause"], differs),
-        log=side(row["left"], has_windows=has_windows),
-        export=side(row["right"], has_windows=has_windows),
-    )
+def _seen(row: Row) -> str:
+    places = {"only_first": "in the first state only", "only_second": "in the second state only"}
+    return places.get(row["cause"]) or differing(row["differs"])

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +94,7 @@ def open_side(
     if kind == REBUILD or local is None:
         yield held_rebuild(folder, topic, placement=placement)
     elif kind == EXPORTS:
-        yield find_exports(local, topic.name).held(local)
+        yield find_exports(local, topic.name)
     else:
         with tempfile.TemporaryDirectory(prefix="spark-replay-") as copy:
             damaged = export_folders(
@@ -106,7 +105,7 @@ def open_side(
                 partition_count=topic.partition_count,
                 progress=progress,
             )
-            side = find_exports(Path(copy), topic.name).held(local, WORKERS).without(damaged)
+            side = find_exports(Path(copy), topic.name, local).without(damaged)
             if not side.parts and damaged:
                 raise ExportError(next(iter(damaged.values())))
             yield side
@@ -138,82 +137,26 @@ def held_rebuild(folder: str | Path, topic: Topic, *, placement: str = "key") ->
     )
 
     def read(spark: SparkSession) -> DataFrame:
-        names = ("key", "value", "source_offset", "epoch", "expires_at_ms", "input")
         rows = read_rebuild(spark, folder) if table is None else table.rows()
-        return rows.select("partition", F.col("partition").alias("claimed"), *names)
+        return rows.select(*_COLUMNS, F.col("partition").alias("claimed"))
 
     return Held(
         kind=REBUILD,
         where=str(folder),
-        app="",
-        store="",
         placement=placement,
         partition_count=len(parts),
         parts=parts,
-        stale=(),
         read=read,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """One worker's export of one partition, in `file`."""
-
-    manifest: Manifest
-    part: ManifestPartition
-    file: Path
-
-    @property
-    def partition(self) -> int:
-        """The partition."""
-        return self.part.partition
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """The owner's copy has the highest."""
-        return (self.part.position.epoch, self.part.position.changelog_offset)
-
-
-@dataclass(frozen=True, slots=True)
-class Exports:
-    """The exports of one store: the copy of each partition that counts, and the others.
-
-    Attributes:
-        app: The app.
-        store: The store.
-        placement: `key` if each key lives in the partition that murmur2 gives it, else `task`.
-        partition_count: How many partitions the store has.
-        chosen: At most one copy a partition, by partition.
-        stale: The copies that another one goes before.
-        damaged: Why the copy of a partition can't be read, by partition; it isn't in `chosen`.
-    """
-
-    app: str
-    store: str
-    placement: str
-    partition_count: int
-    chosen: tuple[Copy, ...]
-    stale: tuple[Copy, ...]
-    damaged: Mapping[int, str]
-
-    def held(self, where: Path, kind: str = "exports") -> Held:
-        """Return the rows in the form that is compared with a log."""
-        return Held(
-            kind=kind,
-            where=str(where),
-            app=self.app,
-            store=self.store,
-            placement=self.placement,
-            partition_count=self.partition_count,
-            parts=tuple(_part(copy) for copy in self.chosen),
-            stale=tuple(_part(copy) for copy in self.stale),
-            read=lambda spark: read_exports(spark, self),
-            unanswered=self.damaged,
-        )
-
-
-def find_exports(folder: Path, changelog: str) -> Exports:
+def find_exports(folder: Path, changelog: str, where: Path | None = None) -> Held:
     """Read the manifests in a folder and right below it, and check the files of the copies that count.
+
+    Args:
+        folder: The folder.
+        changelog: The topic that they have to be of.
+        where: The data folders that were exported there, if it was done here.
 
     Raises:
         ExportError: There is none, they aren't of this changelog or contradict each other, or all files are
@@ -229,37 +172,37 @@ def find_exports(folder: Path, changelog: str) -> Exports:
     for path, manifest in manifests:
         if _identity(manifest) != _identity(first):
             raise ExportError(f"{path} is of {_told(manifest)}, {paths[0]} of {_told(first)}: export them apart")
-    chosen, stale = _choose(
-        Copy(manifest, part, path.with_name(part.file)) for path, manifest in manifests for part in manifest.partitions
+    parts, stale = _choose(
+        _part(manifest, part, path.with_name(part.file)) for path, manifest in manifests for part in manifest.partitions
     )
-    damaged = {copy.partition: problem for copy in chosen if (problem := _damage(copy))}
-    if damaged and len(damaged) == len(chosen):
+    damaged = {part.partition: problem for part in parts if (problem := _damage(part))}
+    if damaged and len(damaged) == len(parts):
         raise ExportError(next(iter(damaged.values())))
-    whole = tuple(copy for copy in chosen if copy.partition not in damaged)
-    return Exports(first.app, first.store, first.placement, first.partition_count, whole, stale, damaged)
+    whole = tuple(part for part in parts if part.partition not in damaged)
+    return Held(
+        kind=EXPORTS if where is None else WORKERS,
+        where=str(where or folder),
+        app=first.app,
+        store=first.store,
+        placement=first.placement,
+        partition_count=first.partition_count,
+        parts=whole,
+        stale=stale,
+        read=lambda spark: _read_files(spark, whole),
+        unanswered=damaged,
+    )
 
 
-def read_exports(spark: SparkSession, exports: Exports) -> DataFrame:
-    """Read the copies that count.
-
-    Returns:
-        `partition` int (the file's, by its manifest), `claimed` int (the row's own), `key`, `value` binary,
-        `source_offset`, `epoch`, `expires_at_ms` bigint, `input` int (null for an actor with one).
-    """
+def _read_files(spark: SparkSession, parts: Iterable[Part]) -> DataFrame:
+    """Read the copies that count, as `Held.read` returns them: `partition` is the file's, by its manifest."""
     # a worker may be called [::1]:6066, which is no pattern to look for
     reader = spark.read.schema(_SCHEMA).option("__globPaths__", "false")
+    names = [name for name in _COLUMNS if name != "partition"]
     frames = [
-        reader.parquet(f"file://{copy.file.absolute()}").select(
-            F.lit(copy.partition).alias("partition"),
-            F.col("partition").alias("claimed"),
-            "key",
-            "value",
-            "source_offset",
-            "epoch",
-            "expires_at_ms",
-            "input",
+        reader.parquet(f"file://{Path(part.where).absolute()}").select(
+            F.lit(part.partition).alias("partition"), F.col("partition").alias("claimed"), *names
         )
-        for copy in exports.chosen
+        for part in parts
     ]
     if not frames:
         return spark.createDataFrame([], _SCHEMA.replace("key", "claimed int, key", 1))
@@ -338,18 +281,17 @@ def worker_name(folder: Path) -> str:
     return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in name) + f"-{mark}"
 
 
-def _part(copy: Copy) -> Part:
-    position = copy.part.position
+def _part(manifest: Manifest, part: ManifestPartition, file: Path) -> Part:
     return Part(
-        partition=copy.partition,
-        changelog_offset=position.changelog_offset,
-        as_of_ms=copy.manifest.exported_at_ms,
-        epoch=position.epoch,
-        topic_id=position.changelog_id,
-        where=str(copy.file),
-        owner=f"worker {copy.manifest.worker}",
-        rows=copy.part.keys,
-        transaction=position.transaction,
+        partition=part.partition,
+        changelog_offset=part.position.changelog_offset,
+        as_of_ms=manifest.exported_at_ms,
+        epoch=part.position.epoch,
+        topic_id=part.position.changelog_id,
+        where=str(file),
+        owner=f"worker {manifest.worker}",
+        rows=part.keys,
+        transaction=part.position.transaction,
     )
 
 
@@ -372,17 +314,14 @@ def _told(manifest: Manifest) -> str:
     return f"app {app}, store {store}, placement {placement}, {count} partitions"
 
 
-def _choose(copies: Iterable[Copy]) -> tuple[tuple[Copy, ...], tuple[Copy, ...]]:
-    chosen: dict[int, Copy] = {}
-    stale = []
-    for copy in copies:
-        kept = chosen.setdefault(copy.partition, copy)
-        if kept is copy:
-            continue
-        better, worse = (copy, kept) if copy.rank > kept.rank else (kept, copy)
-        chosen[copy.partition] = better
-        stale.append(worse)
-    return tuple(chosen[partition] for partition in sorted(chosen)), tuple(stale)
+def _choose(copies: Iterable[Part]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """Return the copy of each partition that counts, the owner's, and the others."""
+    ordered = sorted(copies, key=lambda copy: (-copy.partition, copy.epoch, copy.changelog_offset), reverse=True)
+    chosen = {copy.partition: copy for copy in reversed(ordered)}
+    return (
+        tuple(chosen[number] for number in sorted(chosen)),
+        tuple(copy for copy in ordered if copy is not chosen[copy.partition]),
+    )
 
 
 def unreadable(held: Held) -> dict[int, str]:
@@ -398,17 +337,17 @@ def unreadable(held: Held) -> dict[int, str]:
     return damaged
 
 
-def _damage(copy: Copy) -> str | None:
+def _damage(part: Part) -> str | None:
     """Return why a file isn't what its manifest says, None if it is."""
     try:
-        metadata = pyarrow.parquet.read_metadata(copy.file)
+        metadata = pyarrow.parquet.read_metadata(part.where)
         schema = metadata.schema.to_arrow_schema()
     except (OSError, pyarrow.ArrowException) as error:
-        return f"{copy.file} can't be read ({str(error).splitlines()[0]}): export again"
+        return f"{part.where} can't be read ({str(error).splitlines()[0]}): export again"
     for name, kind in _COLUMNS.items():
         column = schema.field(name).type if name in schema.names else "missing"
         if column != kind:
-            return f"{copy.file}: column {name} is {column}, expected {kind}"
-    if metadata.num_rows != copy.part.keys:
-        return f"{copy.file} has {metadata.num_rows} rows and its manifest says {copy.part.keys}: export again"
+            return f"{part.where}: column {name} is {column}, expected {kind}"
+    if metadata.num_rows != part.rows:
+        return f"{part.where} has {metadata.num_rows} rows and its manifest says {part.rows}: export again"
     return None

@@ -62,12 +62,12 @@ class Held:
 
     kind: str
     where: str
-    app: str
-    store: str
+    app: str = ""
+    store: str = ""
     placement: str
     partition_count: int
     parts: tuple[Part, ...]
-    stale: tuple[Part, ...]
+    stale: tuple[Part, ...] = ()
     read: Callable[[SparkSession], DataFrame]
     unanswered: Mapping[int, str] = field(default_factory=dict)
     only: Column | None = None

@@ -248,8 +248,7 @@ def _at_ms(row: Row) -> int:
 def _notes(topic: Topic, source: Source, *, hidden: int) -> Iterator[str]:
     if hidden:
         yield f"{hidden:,} older records of {topic.name} aren't shown: raise --limit"
-    compacted = [str(number) for number, spans in enumerate(topic.spans) if not all(span.exact for span in spans)]
-    if compacted:
+    if not all(topic.exact):
         yield (
             f"{source} is compacted: earlier writes of the key may be gone from it; an archive that was begun before "
             "has them (--archive)"

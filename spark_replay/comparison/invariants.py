@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.comparison.writers import Foreign
 from spark_replay.fold.fold import expired
 from spark_replay.fold.windows import NO_WINDOWS, WindowLog, newest_windows
 from spark_replay.printing import input_offset, printable
@@ -137,7 +136,7 @@ def flagged_rows(
     in_order = Window.partitionBy("partition").orderBy("offset")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     fields = metadata_fields(F.col("metadata"))
-    is_exact = F.get(F.array(*map(F.lit, _exact(topic))), F.col("partition"))
+    is_exact = F.get(F.array(*map(F.lit, topic.exact)), F.col("partition"))
     gap = F.col("offset") - F.lag("offset").over(in_order) > 1
     home = windows.home(topic.partition_count) if placement == "key" else F.lit(None).cast("int")
     narrow = rows.select(
@@ -225,7 +224,7 @@ def _in_order(rows: DataFrame, topic: Topic, asked: Asked, windows: WindowLog) -
     firsts = [F.min(F.when(F.col(f"is_{check}"), row)).alias(f"first_{check}") for check in checks]
     flagged = flagged_rows(rows, topic, placement=asked.placement, windows=windows)
     partitions = sorted(flagged.groupBy("partition").agg(*counts, *firsts).collect(), key=lambda row: row["partition"])
-    compacted = not all(_exact(topic))
+    compacted = not all(topic.exact)
     notes = {"source_offsets": ("the log is compacted: steps back within a second aren't seen",)} if compacted else {}
     return [
         finding(
@@ -240,7 +239,7 @@ def _in_order(rows: DataFrame, topic: Topic, asked: Asked, windows: WindowLog) -
 
 def _put_if_absent(rows: DataFrame, topic: Topic) -> Finding:
     firsts = _firsts(changed_keys(rows))
-    notes = [] if all(_exact(topic)) else ["the log is compacted: overwritten values are gone from it"]
+    notes = [] if all(topic.exact) else ["the log is compacted: overwritten values are gone from it"]
     examples = (
         f"{_place(row['partition'], row['first'])} has another value than the record at offset "
         f"{row['first']['offset_before']}"
@@ -256,7 +255,7 @@ def _outputs(outputs: Source, inputs: Sequence[Source]) -> Finding:
         records = described[0][0].records(described[0][1])
         for source, topic in described[1:]:
             records = records.unionByName(source.records(topic))
-        if not all(all(_exact(topic)) and not any(topic.starts) for _, topic in described):
+        if not all(all(topic.exact) and not any(topic.starts) for _, topic in described):
             since_ms = records.agg(F.min(F.unix_millis("timestamp")).alias("since")).collect()[0]["since"]
             notes.append("the input doesn't reach back to its beginning: older outputs weren't judged")
         judged = outputs_without_input(outputs.records(outputs.describe()), records, since_ms=since_ms)
@@ -282,11 +281,6 @@ def finding(check: str, by_partition: Mapping[int, int], examples: Iterable[str]
     )
 
 
-def writers(foreign: Foreign) -> Finding:
-    """Return the finding of records that no owner can have written."""
-    return finding("writers", foreign.counts, foreign.examples, foreign.notes)
-
-
 def _firsts(rows: DataFrame) -> list[Row]:
     others = [name for name in rows.columns if name not in ("partition", "offset")]
     first = F.min(F.struct("offset", *others)).alias("first")
@@ -308,11 +302,6 @@ def _told(check: str, partition: int, row: Row) -> str:
 def _place(partition: int, row: Row) -> str:
     key = None if row["key"] is None else bytes(row["key"])[:_SHOWN_BYTES]
     return f"partition {partition} offset {row['offset']} key {printable(key)}"
-
-
-def _exact(topic: Topic) -> list[bool]:
-    spans = topic.spans or ((),) * topic.partition_count
-    return [all(span.exact for span in parts) for parts in spans]
 
 
 def _true(condition: Column) -> Column:

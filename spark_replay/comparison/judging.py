@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Held
-from spark_replay.fold.fold import expired, is_live
+from spark_replay.fold.fold import expired, is_live, last_fields
 from spark_replay.fold.points import Point, now_ms, point_at
 from spark_replay.fold.windows import NO_WINDOWS, WindowLog
 from spark_replay.sources.brokers.topic import Topic
-from spark_replay.sources.changelog import metadata_fields
 from spark_replay.sources.columns import by_partition
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def differences(left: str, right: str, names: Sequence[str]) -> Column:
 
 def logged(folded: DataFrame, *more: str) -> DataFrame:
     """Return `last_writes` with `log` for `last`: a struct of `CONTENT_AND_METADATA` and `offset`, or null."""
-    fields = {"value": F.col("last.value")} | metadata_fields(F.col("last.metadata")) | {"offset": F.col("last.offset")}
+    fields = last_fields()
     log = F.struct(*(fields[name].alias(name) for name in (*CONTENT_AND_METADATA, "offset")))
     return folded.select(
         "partition",

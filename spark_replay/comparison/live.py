@@ -115,17 +115,9 @@ class Workers:
         body: dict[str, Any] = {"partition": partition, "as_of_ms": as_of_ms}
         if buckets is not None:
             body |= {"buckets": buckets, "rows": list(rows)}
-        address, raw = self._post(store, "_digests", body)
-        try:
-            return msgspec.json.decode(raw, type=Digests)
-        except msgspec.MsgspecError as error:
-            raise LiveError(f"{address} doesn't answer in the protocol of `_digests` ({error!r})") from error
-
-    def _post(self, store: str, what: str, body: Mapping[str, Any]) -> tuple[str, bytes]:
-        """Ask the workers in turn, and return the address and the body of the first answer."""
         failures = []
         for url in itertools.islice(self._turn, len(self.urls)):
-            address = f"{url}/actors/{quote(store, safe='')}/{what}"
+            address = f"{url}/actors/{quote(store, safe='')}/_digests"
             try:
                 response = self._pool.request(
                     "POST",
@@ -141,12 +133,20 @@ class Workers:
             if response.status != 200:
                 text = f"{address} answered {response.status}: {_problem(response.data)}"
                 raise LiveError(text, is_unavailable=response.status == _UNAVAILABLE)
-            return address, response.data
+            return decode_digests(address, response.data)
         raise LiveError(f"no worker answers: {'; '.join(failures)}")
 
     def close(self) -> None:
         """Close the connections. May be called twice."""
         self._pool.clear()
+
+
+def decode_digests(address: str, raw: bytes) -> Digests:
+    """Read the answer from an address; `LiveError` if it isn't one."""
+    try:
+        return msgspec.json.decode(raw, type=Digests)
+    except (*MISSHAPEN, msgspec.MsgspecError) as error:
+        raise LiveError(f"{address} doesn't answer in the protocol of `_digests` ({error!r})") from error
 
 
 def caught_up(source: Source, positions: Mapping[int, int]) -> Topic:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from spark_replay.comparison.causes import CAUSES, NOT_JUDGED
+from spark_replay.comparison.causes import CAUSES, DIFFERENCES, NOT_JUDGED
 from spark_replay.comparison.held import Held
 from spark_replay.comparison.invariants import Finding, finding
 from spark_replay.printing import input_offset, row_key, side
@@ -84,16 +84,16 @@ class Report:
     """
 
     changelog: str
-    app: str
-    store: str
-    counts: Mapping[str, int]
-    by_partition: Mapping[int, Mapping[str, int]]
-    keys: int
-    records: int
+    app: str = ""
+    store: str = ""
+    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    by_partition: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    keys: int = 0
+    records: int = 0
     seconds: float
-    positions: Mapping[int, int]
+    positions: Mapping[int, int] = field(default_factory=dict)
     ends: Sequence[int]
-    against: str = "exports"
+    against: str = ""
     causes: Mapping[str, int] = field(default_factory=dict)
     causes_by_partition: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
@@ -179,44 +179,53 @@ def report(
             counts[row["kind"]] += row["count"]
     for number, count in (behind or {}).items():
         by_partition.setdefault(number, Counter())["behind_position"] += count
-    total = sum(by_partition.values(), Counter())
-    causes = _causes(summary.causes)
     positions = held.positions
     return Report(
         changelog=topic.name,
         app=held.app,
         store=held.store,
-        counts={kind: total[kind] for kind in KINDS},
-        by_partition={
-            number: {kind: counts[kind] for kind in KINDS} for number, counts in sorted(by_partition.items())
-        },
+        **kind_counts(by_partition),
+        **cause_counts(summary.causes),
         keys=keys.total(),
         records=sum(row["records"] for row in summary.kinds),
         seconds=round(seconds, 3),
         positions=positions,
         ends=topic.ends,
         against=f"{held.kind} in {held.where}",
-        causes=_in_order(sum(causes.values(), Counter())),
-        causes_by_partition={number: _in_order(counts) for number, counts in sorted(causes.items())},
         findings=(*findings, *_copies(held)),
         over=sum(row["over"] for row in summary.kinds),
         stale_copies=[str(copy) for copy in held.stale],
         partitions_without_export=sorted(number for number, count in keys.items() if count and number not in positions),
-        examples=_examples(summary.examples, has_windows=has_windows),
+        examples=named_examples(summary.examples, _seen, has_windows=has_windows),
         unanswered=held.unanswered,
     )
 
 
-def _causes(rows: Sequence[Row]) -> dict[int, Counter[str]]:
+def kind_counts(by_partition: Mapping[int, Counter[str]]) -> dict[str, Any]:
+    """Return the fields of a report with the counts of kinds."""
+    total = sum(by_partition.values(), Counter())
+    return {
+        "counts": {kind: total[kind] for kind in KINDS},
+        "by_partition": {
+            number: {kind: counts[kind] for kind in KINDS} for number, counts in sorted(by_partition.items())
+        },
+    }
+
+
+def cause_counts(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the fields of a report with the counts of causes; rows without one are left out."""
     causes: dict[int, Counter[str]] = {}
     for row in rows:
-        if row["cause"] != NOT_JUDGED:
+        if row["cause"] not in (None, NOT_JUDGED):
             causes.setdefault(row["partition"], Counter())[row["cause"]] += row["count"]
-    return causes
+    return {
+        "causes": _in_order(sum(causes.values(), Counter())),
+        "causes_by_partition": {number: _in_order(counts) for number, counts in sorted(causes.items())},
+    }
 
 
 def _in_order(counts: Mapping[str, int]) -> dict[str, int]:
-    return {cause: counts[cause] for cause in CAUSES if counts.get(cause)}
+    return {cause: counts[cause] for cause in (*CAUSES, *DIFFERENCES) if counts.get(cause)}
 
 
 def _copies(held: Held) -> list[Finding]:
@@ -227,14 +236,15 @@ def _copies(held: Held) -> list[Finding]:
     return [finding("copies", counts, (f"{older} continues behind {newer}" for newer, older in pairs))]
 
 
-def _examples(rows: Sequence[Row], *, has_windows: bool) -> dict[str, list[Example]]:
+def named_examples(rows: Sequence[Row], seen: Callable[[Row], str], *, has_windows: bool) -> dict[str, list[Example]]:
+    """Return examples by kind of rows with both sides, `log` and `export`; `seen` says in words what was seen."""
     examples: dict[str, list[Example]] = {}
     for row in rows:
         example = Example(
             partition=row["partition"],
             key=row_key(row["key"], has_windows=has_windows),
             cause=row["cause"],
-            seen=_seen(row),
+            seen=seen(row),
             log=side(row["log"], has_windows=has_windows),
             export=side(row["export"], has_windows=has_windows),
         )
@@ -248,13 +258,18 @@ def _seen(row: Row) -> str:
     seen = {
         "missing": "not in the export" if row["cause"] != "partition_not_held" else "no export holds its partition",
         "extra": _extra(row),
-        "different": f"{', '.join(row['differs'])} differ{'s' if len(row['differs']) == 1 else ''}",
+        "different": differing(row["differs"]),
         "wrong_partition": _displaced(row),
         "without_metadata": f"the record at offset {row['damaged_offset']} has no key or no known write metadata",
         "superseded": f"the log only has its later write at offset {row['later_offset']}: can't be compared",
     }
     fact = _fact(row)
     return f"{seen[kind]}; {fact}" if fact else seen[kind]
+
+
+def differing(names: Sequence[str]) -> str:
+    """Return in words that fields differ."""
+    return f"{', '.join(names)} differ{'s' if len(names) == 1 else ''}"
 
 
 def _fact(row: Row) -> str:

@@ -38,9 +38,9 @@ from pyspark.storagelevel import StorageLevel
 from spark_replay.comparison.causes import Known, name_causes
 from spark_replay.comparison.exports import open_side, unreadable
 from spark_replay.comparison.held import Held, Part
-from spark_replay.comparison.invariants import Asked, Finding, find_violations, writers
+from spark_replay.comparison.invariants import Asked, find_violations
 from spark_replay.comparison.judging import FINE, held_point, judge, logged, logged_since
-from spark_replay.comparison.report import KINDS, Report, Summary, report
+from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.comparison.writers import find_foreign
 from spark_replay.errors import ExportError, LogTooShortError, ReadError
 from spark_replay.fold.extending import Base
@@ -106,12 +106,10 @@ def validate_exports(
         state, judged, summary = _compare_readable(source, described, state, earlier)
         _require_read(summary, state)
     owned = [part for part in state.parts if part.epoch is not None]
-    foreign = find_foreign(source, owned, only_behind=invariants is None)
-    findings: tuple[Finding, ...] = (
-        (writers(foreign),) if any(foreign.behind.values()) or invariants is not None else ()
-    )
+    foreign, behind = find_foreign(source, owned, only_behind=invariants is None)
+    findings = (foreign,) if any(behind.values()) or invariants is not None else ()
     if invariants is not None:
-        findings += find_violations(source, judged.topic, replace(invariants, placement=state.placement))
+        findings = (*findings, *find_violations(source, judged.topic, replace(invariants, placement=state.placement)))
     seconds = time.monotonic() - started
     return report(
         summary,
@@ -120,7 +118,7 @@ def validate_exports(
         findings=findings,
         seconds=seconds,
         has_windows=bool(judged.windows),
-        behind=foreign.behind,
+        behind=behind,
     )
 
 
@@ -133,21 +131,9 @@ def validate_log(source: Source, asked: Asked) -> Report:
     """
     started = time.monotonic()
     topic = source.describe()
-    findings = (writers(find_foreign(source)), *find_violations(source, topic, asked))
-    return Report(
-        changelog=topic.name,
-        app="",
-        store="",
-        counts=dict.fromkeys(KINDS, 0),
-        by_partition={},
-        keys=0,
-        records=0,
-        seconds=round(time.monotonic() - started, 3),
-        positions={},
-        ends=topic.ends,
-        against="",
-        findings=findings,
-    )
+    findings = (find_foreign(source)[0], *find_violations(source, topic, asked))
+    seconds = round(time.monotonic() - started, 3)
+    return Report(changelog=topic.name, seconds=seconds, ends=topic.ends, findings=findings)
 
 
 def compare_exports(source: Source, *, against: str | Path, placement: str = "key") -> DataFrame:

@@ -23,7 +23,6 @@ from pyspark.sql import Column, Row
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Held, Part
-from spark_replay.comparison.invariants import writers
 from spark_replay.comparison.live import Digests, StoredRow, Workers, caught_up
 from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.comparison.validate import comparable, compare_held
@@ -91,14 +90,14 @@ class Watch:
             topic, judged, late = self._judged(base, answers, differing, as_of_ms)
             summary = replace(judged, kinds=[*summary.kinds, *judged.kinds])
             state = replace(state, unanswered={**state.unanswered, **late})
-        foreign = find_foreign(self.source, state.parts, only_behind=True)
+        foreign, behind = find_foreign(self.source, state.parts, only_behind=True)
         result = report(
             summary,
             topic=topic,
             held=state,
-            findings=(writers(foreign),) if any(foreign.behind.values()) else (),
+            findings=(foreign,) if any(behind.values()) else (),
             seconds=time.monotonic() - began_s,
-            behind=foreign.behind,
+            behind=behind,
         )
         notes += _notes(count, sum(map(len, differing.values())), mismatches=result.mismatches)
         # one of an earlier time was found at the positions
@@ -181,12 +180,10 @@ class Watch:
         state = Held(
             kind="live workers",
             where=where,
-            app="",
             store=self.store,
             placement=self.placement,
             partition_count=topic.partition_count,
             parts=parts,
-            stale=(),
             read=lambda spark: spark.createDataFrame(rows, _ROWS),
         )
         return topic, comparable(state, topic)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.held import Part
+from spark_replay.comparison.invariants import Finding, finding
 from spark_replay.errors import ReplayError
 from spark_replay.printing import input_offset, printable
 from spark_replay.sources.base import Source
@@ -70,30 +71,18 @@ class LastOwner:
         return self.handled[place] if place < len(self.handled) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Foreign:
-    """Records that no owner can have written.
-
-    Attributes:
-        counts: How many, by partition.
-        examples: The first of each partition, in words.
-        notes: What couldn't be seen.
-        behind: How many records of any writer lie behind the positions, by partition.
-    """
-
-    counts: Mapping[int, int]
-    examples: Sequence[str]
-    notes: Sequence[str]
-    behind: Mapping[int, int]
-
-
-def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: bool = False) -> Foreign:
+def find_foreign(
+    source: Source, parts: Sequence[Part] = (), *, only_behind: bool = False
+) -> tuple[Finding, Mapping[int, int]]:
     """Look for records that no owner can have written.
 
     Args:
         source: The changelog.
         parts: What workers hold of it.
         only_behind: Whether only records behind the positions of `parts` are read; else the whole log.
+
+    Returns:
+        The finding, and by partition how many records of any writer lie behind the positions.
 
     Raises:
         ReplayError: What `Source.describe` raises.
@@ -107,7 +96,7 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
         with reading(str(source)):
             if read_rows(source, topic).isEmpty():
                 # most often: markers of transactions alone
-                return Foreign(counts={}, examples=(), notes=(), behind={})
+                return finding("writers", {}, ()), {}
     owners, note = last_owners(source, topic)
     behind = F.col("offset") >= by_partition(
         [_of(copies, number, "changelog_offset") for number in range(topic.partition_count)]
@@ -131,12 +120,12 @@ def find_foreign(source: Source, parts: Sequence[Part] = (), *, only_behind: boo
     with reading(str(source)):
         partitions = judged.groupBy("partition").agg(*(count.alias(name) for name, count in counts.items())).collect()
     partitions.sort(key=lambda row: row["partition"])
-    return Foreign(
-        counts={row["partition"]: row["count"] for row in partitions},
-        examples=[_told(row["partition"], row["first"], owners, copies) for row in partitions if row["count"]],
-        notes=[note] if note else [],
-        behind={row["partition"]: row["behind"] for row in partitions},
-    )
+    return finding(
+        "writers",
+        {row["partition"]: row["count"] for row in partitions},
+        (_told(row["partition"], row["first"], owners, copies) for row in partitions if row["count"]),
+        [note] if note else [],
+    ), {row["partition"]: row["behind"] for row in partitions}
 
 
 def _why(topic: Topic, owners: Mapping[int, LastOwner], held: Mapping[int, Part]) -> Column:

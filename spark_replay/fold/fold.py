@@ -150,17 +150,15 @@ def fields(folded: DataFrame) -> DataFrame:
         bigint, `offset` bigint, `input` int (the place of the input that `source_offset` is of, null for an actor with
         one); the four of the write metadata are null where the last record has none.
     """
-    metadata = metadata_fields(F.col("last.metadata"))
-    return folded.select(
-        "partition",
-        "key",
-        F.col("last.value").alias("value"),
-        metadata["source_offset"].alias("source_offset"),
-        metadata["epoch"].alias("epoch"),
-        metadata["expires_at_ms"].alias("expires_at_ms"),
-        F.col("last.offset").alias("offset"),
-        metadata["input"].alias("input"),
-    )
+    columns = last_fields()
+    names = ("value", "source_offset", "epoch", "expires_at_ms", "offset", "input")
+    return folded.select("partition", "key", *(columns[name].alias(name) for name in names))
+
+
+def last_fields() -> dict[str, Column]:
+    """Return value, offset and write metadata of `last`, as `fields` shapes them."""
+    last = F.col("last")
+    return {"value": last["value"]} | metadata_fields(last["metadata"]) | {"offset": last["offset"]}
 
 
 def _is_over(expiry: Column, as_of_ms: int | Sequence[int]) -> Column:

@@ -58,6 +58,11 @@ class AsOf:
     topic_id: str = ""
 
     @classmethod
+    def of(cls, point: AsOf | str) -> AsOf:
+        """Return a point, by itself or as `parse` reads it."""
+        return cls.parse(point) if isinstance(point, str) else point
+
+    @classmethod
     def parse(cls, text: str) -> AsOf:
         """Read `latest`, `offset:…` or `timestamp:…`.
 

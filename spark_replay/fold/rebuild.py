@@ -90,7 +90,7 @@ def folded_at(source: Source, as_of: AsOf | str, *, as_of_ms: int | None = None,
     topic = source.describe()
     if base is not None:
         base.require_of(topic)
-    point = find_point(source, topic, _as_of(as_of), as_of_ms=as_of_ms)
+    point = find_point(source, topic, AsOf.of(as_of), as_of_ms=as_of_ms)
     if base is not None:
         base.require_before(topic, point)
     return settle(source, topic, point, since=() if base is None else base.ends)
@@ -137,7 +137,7 @@ def write_rebuild(
         ReplayError: As `rebuild_state`.
     """
     codecs = None if app is None else Codecs.of(app, source.topic)
-    run = _Run(source, _as_of(as_of), as_of_ms, codecs, table_format(to) or "parquet", with_unknown)
+    run = _Run(source, AsOf.of(as_of), as_of_ms, codecs, table_format(to) or "parquet", with_unknown)
     if table_format(to):
         if base is not None:
             raise TargetError(f"{to} goes on from its own offsets: leave out --from")
@@ -306,10 +306,6 @@ def _counts(rows: DataFrame) -> tuple[dict[str, int], dict[int, int]]:
     counted = rows.groupBy("partition").agg(*columns, F.max("last.offset").alias("last_offset")).collect()
     last = {row["partition"]: row["last_offset"] for row in counted if row["below"]}
     return {name: sum(row[name] for row in counted) for name in counts}, last
-
-
-def _as_of(given: AsOf | str) -> AsOf:
-    return AsOf.parse(given) if isinstance(given, str) else given
 
 
 def _require_changelog(source: Source, counts: Mapping[str, int]) -> None:

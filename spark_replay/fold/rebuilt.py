@@ -23,8 +23,7 @@ from spark_replay.errors import ReadError, ReplayError
 from spark_replay.fold.decoding import Codecs, decoded
 from spark_replay.fold.fold import to_all
 from spark_replay.sources.digests import Digest, digests, require_same, watched
-from spark_replay.sources.folders import Folder
-from spark_replay.sources.formats import read_files, write_files
+from spark_replay.sources.folders import VERIFIED, WRITING, Folder
 from spark_replay.sources.reading import reading
 from stores._core.outside import MISSHAPEN
 
@@ -164,11 +163,21 @@ def write_layer(
     """
     root, names = folder.below(layer.folder), rows.columns
     watch, written = watched(rows, names)
-    write_files(watch if codecs is None else decoded(watch, codecs), root.uri)
+    write_files(watch if codecs is None else decoded(watch, codecs), root)
     lost = None if codecs is None else F.count_if(is_lost())
-    read = digests(read_files(rows.sparkSession, root.uri, columns_of(is_decoded=lost is not None)), names, lost=lost)
+    read = digests(_read_files(root, columns_of(is_decoded=lost is not None)), names, lost=lost)
     require_same(written, read.values(), root)
     return replace(layer, rows=sum(digest.rows for digest in read.values()), files=digests_of(root)), read
+
+
+def write_files(rows: DataFrame, folder: Folder) -> None:
+    """Write rows below `partition=…` folders."""
+    rows.write.options(**WRITING).partitionBy("partition").parquet(folder.uri)
+
+
+def _read_files(folder: Folder, columns: str) -> DataFrame:
+    # of no rows there is no file that would tell the columns
+    return folder.spark.read.options(**VERIFIED).schema(columns).parquet(folder.uri)
 
 
 def is_lost() -> Column:
@@ -215,9 +224,7 @@ def decode_summary(content: str | bytes, where: object) -> Rebuilt:
 
 def state_rows(folder: Folder, rebuilt: Rebuilt) -> DataFrame:
     """Return the rows of a state from the files of its layers; those aren't looked at."""
-    rows, *newer = (
-        read_files(folder.spark, folder.below(layer.folder).uri, rebuilt.columns) for layer in rebuilt.layers
-    )
+    rows, *newer = (_read_files(folder.below(layer.folder), rebuilt.columns) for layer in rebuilt.layers)
     for layer, changes in zip(rebuilt.layers[1:], newer, strict=True):
         rows = without_keys(rows, changes, layer.rows).unionByName(changes)
     return rows.where(F.col("value").isNotNull()) if newer else rows

@@ -52,7 +52,7 @@ def read_table(spark: SparkSession, table: str, *, as_of: AsOf | str = "latest")
 
 def complete(table: Table, as_of: AsOf | str = "latest") -> tuple[Rebuilt, DataFrame]:
     """Return summary and rows of the rebuild in a table; arguments and errors are those of `read_table`."""
-    point = AsOf.parse(as_of) if isinstance(as_of, str) else as_of
+    point = AsOf.of(as_of)
     if not table.exists:
         raise ReadError(f"there is no table {table.where}: rebuild with --to {table.where}")
     if point == AsOf():

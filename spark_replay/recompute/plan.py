@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.apps import load_replayer
 from spark_replay.errors import AppError, InputError, LogTooShortError, ReadError, TargetError, UnknownTopicError
 from spark_replay.fold.rebuilt import SUMMARY, Rebuilt, read_rebuild, read_summary
-from spark_replay.sources.brokers.topic import CommittedOffset, Topic, asking, describe_topic
+from spark_replay.sources.brokers.topic import CommittedOffset, Topic, asking
 from spark_replay.sources.changelog import input_of, metadata_fields, read_rows
 from spark_replay.sources.columns import by_input
 from spark_replay.sources.kafka import kafka
@@ -167,14 +167,18 @@ def plan_recompute(
         _require_fitting(source, changelogs, folders)
         require_same_topics(replayer, source, changelogs, offsets, facts.first_epoch)
         bounds, bound_by = _bounds(replayer, source, offsets, partial(facts.next_source, place))
-        starts = _starts(source, facts, folders)
+        starts = tuple(facts.next_kept(number, folders) if folders else 0 for number in range(source.partition_count))
         _require_inputs(replayer, source, starts, bounds, is_from_state=bool(folders), accepted=accept_missing_input)
         starts = tuple(max(first, start) for first, start in zip(source.starts, starts, strict=True))
         ends = tuple(max(start, bound) for start, bound in zip(starts, bounds, strict=True))
         metadata = tuple(one.metadata for one in offsets)
         inputs.append(Input(topic=source, starts=starts, bounds=ends, bound_by=bound_by, metadata=metadata))
     ends_of_all = [one.bounds for one in inputs]
-    _require_some(replayer, ends_of_all)
+    if not any(map(any, ends_of_all)):
+        raise InputError(
+            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
+            "a worker ever run?"
+        )
     return Recompute(
         brokers=brokers,
         kafka_options=options,
@@ -188,15 +192,6 @@ def plan_recompute(
         turns=tuple(replayer.turns),
         timed=replayer.timed,
     )
-
-
-def _require_some(replayer: Any, ends: Sequence[Sequence[int]]) -> None:
-    """Check that something was handled."""
-    if not any(map(any, ends)):
-        raise InputError(
-            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
-            "a worker ever run?"
-        )
 
 
 def _require_fitting(source: Topic, changelogs: Mapping[str, Topic], folders: Mapping[str, Path]) -> None:
@@ -268,7 +263,7 @@ def _all_stores(replayer: Any) -> dict[str, str]:
 
 def _described(spark: SparkSession, brokers: str, name: str, options: Mapping[str, str], what: str) -> Topic:
     try:
-        return describe_topic(spark, brokers, name, options)
+        return kafka(spark, brokers, name, options).describe()
     except UnknownTopicError as error:
         raise UnknownTopicError(
             f"{brokers} has no topic {name!r}, {what}: is this the right cluster, did a worker of the app ever run?"
@@ -309,10 +304,6 @@ def _bounds(
     return tuple(bounds), tuple(reasons)
 
 
-def _starts(source: Topic, facts: _Facts, folders: Mapping[str, Path]) -> tuple[int, ...]:
-    return tuple(facts.next_kept(number, folders) if folders else 0 for number in range(source.partition_count))
-
-
 def _require_inputs(
     replayer: Any, source: Topic, starts: Sequence[int], bounds: Sequence[int], *, is_from_state: bool, accepted: bool
 ) -> None:
@@ -343,19 +334,17 @@ def _require_inputs(
         )
 
 
+@dataclass(slots=True)
 class _Facts:
     """The facts of the changelogs that the replay needs; each is read at most once."""
 
-    def __init__(
-        self, spark: SparkSession, brokers: str, changelogs: Mapping[str, Topic], options: Mapping[str, str]
-    ) -> None:
-        self._spark = spark
-        self._brokers = brokers
-        self._changelogs = changelogs
-        self._options = options
-        self._next: dict[int, dict[int, int]] = {}
-        self._kept: dict[int, int] | None = None
-        self._epochs: dict[int, int] | None = None
+    _spark: SparkSession
+    _brokers: str
+    _changelogs: Mapping[str, Topic]
+    _options: Mapping[str, str]
+    _next: dict[int, dict[int, int]] = field(default_factory=dict)
+    _kept: dict[int, int] | None = None
+    _epochs: dict[int, int] | None = None
 
     def next_source(self, place: int, partition: int) -> int:
         """Return the offset behind the last record of an input that a changelog names, 0 if none does."""

@@ -32,7 +32,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import RecomputeError
-from spark_replay.fold.fold import first_ten, is_live
+from spark_replay.fold.fold import first_ten, is_live, last_fields
 from spark_replay.fold.points import now_ms, point_at
 from spark_replay.fold.rebuilt import read_rebuild
 from spark_replay.fold.settled import settle
@@ -276,9 +276,8 @@ def _logged(spark: SparkSession, plan: Recompute, store: str) -> DataFrame:
         select=lambda rows: rows.withColumn("position", F.when(is_later, F.lit(0).cast("bigint"))),
         position=F.col("position"),
     ).folded
-    fields = {"value": F.col("last.value")} | metadata_fields(F.col("last.metadata")) | {"offset": F.col("last.offset")}
     last, later = (folded.where(F.col(name).isNotNull()) for name in ("last", "later_offset"))
-    return _sided(last, "log", store=F.lit(store), **fields).unionAll(
+    return _sided(last, "log", store=F.lit(store), **last_fields()).unionAll(
         _sided(later, "later", store=F.lit(store), offset=F.col("later_offset"))
     )
 

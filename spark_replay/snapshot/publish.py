@@ -129,7 +129,7 @@ def publish_state(
                 raise error
             refused.append(str(error))
 
-    point, like = AsOf.parse(as_of) if isinstance(as_of, str) else as_of, _settings_of(source.live)
+    point, like = AsOf.of(as_of), _settings_of(source.live)
     summary = None if rebuild is None else read_summary(Folder(source.spark, rebuild, ReadError))
     topic = source.describe() if summary is None else _topic_of(source, summary)
     count, is_end = partitions or topic.partition_count, summary is None and source.live is not None and point == AsOf()

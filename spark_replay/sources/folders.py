@@ -12,13 +12,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import ArchiveError, ReplayError, TargetError
-from spark_replay.session import first_line
+from spark_replay.session import java_reason
 from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
 from stores._files import crc32, make_folder, open_private, sync, write_atomically
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+VERIFIED = {"parquet.page.verify-checksum.enabled": "true"}
+"""Options of a reader that compares the checksums that Parquet's pages are written with."""
+WRITING = {
+    # a file of a task that fails has the name of its repetition
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+"""Options of a writer that leaves no more than files, by no more renames than one."""
 _TAKEN = (412, 409, 404)
 """S3's answers to a conditional PUT of a key that has changed, that another client is writing, that is gone."""
 _ATTEMPT = "files-"
@@ -187,9 +195,7 @@ class Folder:
         except OSError as error:
             raise self._error(f"{self}/{name}: {error.strerror}") from error
         except Py4JJavaError as error:
-            cause = error.java_exception
-            reason = first_line(ValueError(cause.getMessage() or cause.getClass().getName()))
-            raise self._error(f"{self.uri}/{name}: {reason}") from error
+            raise self._error(f"{self.uri}/{name}: {java_reason(error.java_exception)}") from error
 
     def __str__(self) -> str:
         """Return the path or URI."""

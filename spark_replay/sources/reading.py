@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.storagelevel import StorageLevel
 
 from spark_replay.errors import AppError, ReadError
-from spark_replay.session import first_line
+from spark_replay.session import first_line, java_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,7 +75,7 @@ def _reason(error: Exception) -> str:
         return first_line(error)[:_LONGEST]
     texts = []
     while cause is not None:
-        texts.append(first_line(ValueError(cause.getMessage() or cause.getClass().getName())))
+        texts.append(java_reason(cause))
         cause = cause.getCause()
     # the first says where (a file, an offset), the last why
     return ": ".join(dict.fromkeys([texts[0][:_LONGEST], texts[-1][:_LONGEST]]))

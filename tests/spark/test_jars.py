@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from spark_replay import ReplayError, ToolMissingError, jars
+from spark_replay import ReplayError, ToolMissingError, jars, kafka
 from spark_replay.jars import ensure_jars, ensure_s3a_jars, require_match
 from spark_replay.session import _settings
 from spark_replay.sources.brokers import topic
@@ -151,7 +151,7 @@ def test_a_session_with_the_connector_of_another_spark_is_refused(
     assert Path(found).name == JARS[0]
     monkeypatch.setattr(topic, "_connector_jar", lambda jvm: found.replace(VERSION, "3.5.1"))
     with pytest.raises(ToolMissingError, match=r"is for Spark 3\.5"):
-        topic.describe_topic(spark, brokers, "t", {})
+        kafka(spark, brokers, "t").describe()
 
 
 @pytest.mark.nightly

@@ -11,15 +11,13 @@ a span that isn't exact, `spark_replay.fold.points` says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
-from typing import Any
 
 from spark_replay.sources.brokers.topic import Retention, Span
 
-_FLAGS = ("exact", "whole", "merged")
 _LONGEST = 1000
 _CLOCK_MARGIN_MS = 60_000
 
@@ -48,6 +46,15 @@ class Ledger:
     def ends(self) -> tuple[int, ...]:
         """The offset after the last one that the archive covers, by partition."""
         return tuple(spans[-1].end if spans else start for start, spans in zip(self.starts, self.spans, strict=True))
+
+    def check(self) -> None:
+        """Check that spans have neither a hole nor an overlap; `ValueError` if they have."""
+        for number, (start, spans) in enumerate(zip(self.starts, self.spans, strict=True)):
+            at = start
+            for span in spans:
+                if span.start != at or span.end < at:
+                    raise ValueError(f"partition {number} has a gap or an overlap at offset {at}")
+                at = span.end
 
     def batch(self, read: Read) -> Ledger:
         """Return the content of the batch that follows."""
@@ -128,51 +135,6 @@ def escaped_deletes(ledger: Ledger, ends: Sequence[int], retention: Retention, n
         f"{retention.delete_retention_ms} of {ledger.topic}: keys of the partitions {', '.join(map(str, later))} that "
         "were deleted since may still be in states from it; begin another archive"
     )
-
-
-def ledger_fields(ledger: Ledger) -> dict[str, Any]:
-    """Return the ledger as plain values for JSON."""
-    spans = [[[span.start, span.end, *_flags(span)] for span in spans] for spans in ledger.spans]
-    names = ("topic", "topic_id", "asked_ms", "starts", "deletes")
-    return {**{name: getattr(ledger, name) for name in names}, "spans": spans}
-
-
-def read_ledger(raw: Mapping[str, Any]) -> Ledger:
-    """Read what `ledger_fields` returned.
-
-    Raises:
-        ValueError: The spans have a hole or an overlap. Values of another shape raise what looking into them does.
-    """
-    ledger = Ledger(
-        topic=str(raw["topic"]),
-        topic_id=str(raw["topic_id"]),
-        asked_ms=int(raw["asked_ms"]),
-        starts=tuple(int(start) for start in raw["starts"]),
-        spans=tuple(
-            tuple(
-                Span(int(start), int(end), **{flag: flag in flags for flag in _FLAGS}) for start, end, *flags in spans
-            )
-            for spans in raw["spans"]
-        ),
-        deletes=bool(raw["deletes"]),
-    )
-    _check(ledger)
-    return ledger
-
-
-def _check(ledger: Ledger) -> None:
-    if len(ledger.starts) != len(ledger.spans):
-        raise ValueError(f"{len(ledger.starts)} partitions begin, {len(ledger.spans)} have spans")
-    for number, (start, spans) in enumerate(zip(ledger.starts, ledger.spans, strict=True)):
-        at = start
-        for span in spans:
-            if span.start != at or span.end < at:
-                raise ValueError(f"partition {number} has a gap or an overlap at offset {at}")
-            at = span.end
-
-
-def _flags(span: Span) -> list[str]:
-    return [flag for flag in _FLAGS if getattr(span, flag)]
 
 
 def _grown(spans: tuple[Span, ...], new: Span) -> tuple[Span, ...]:

@@ -14,10 +14,11 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+
+import msgspec
 
 from spark_replay.errors import ArchiveError
-from spark_replay.sources.archives.ledger import Ledger, ledger_fields, read_ledger
+from spark_replay.sources.archives.ledger import Ledger
 from spark_replay.sources.folders import Folder
 from stores._core.outside import MISSHAPEN
 
@@ -112,20 +113,24 @@ class Manifest:
         return replace(later, ledgers={**self.ledgers, **ledgers}, files={**self.files, **later.files})
 
     def check(self, number: int) -> None:
-        """Check an entry: each file lies within the offsets of its partition, and no offset is in two files.
+        """Check an entry: each file lies in the archive and in the offsets of its partition, no offset is in two files.
 
         Raises:
-            ValueError: One doesn't, the text names files, partition and offset; or it isn't the entry `number`.
+            ValueError: One isn't, the text names files, partition and offset; or it isn't the entry `number`.
         """
         if self.number != number or not 0 <= self.whole <= number:
             raise ValueError(f"it is the entry {self.number}, to be read from {self.whole} on")
+        for ledger in self.ledgers.values():
+            ledger.check()
         before: ArchiveFile | None = None
         for file in self.in_order():
-            ledger = self.ledgers.get(file.topic)
+            if not file.name.startswith(f"{FILES}/") or ".." in file.name.split("/"):
+                raise ValueError(f"{file.name} leads out of the archive")
+            own = self.ledgers.get(file.topic)
             if (
-                ledger is None
-                or not 0 <= file.partition < len(ledger.starts)
-                or not ledger.starts[file.partition] <= file.first <= file.last < ledger.ends[file.partition]
+                own is None
+                or not 0 <= file.partition < len(own.starts)
+                or not own.starts[file.partition] <= file.first <= file.last < own.ends[file.partition]
                 or not 0 < file.records <= file.last - file.first + 1
             ):
                 raise ValueError(f"{file} with {file.records} records isn't in the offsets of the archive")
@@ -169,18 +174,10 @@ def entry_name(number: int) -> str:
 
 def encode_entry(entry: Manifest, previous: Manifest) -> str:
     """Return an entry as text, for behind the entry `previous`."""
-    content = {
-        "format": _FORMAT,
-        "number": entry.number,
-        "whole": entry.whole,
-        "previous": f"{previous.crc:08x}",
-        "made_ms": entry.made_ms,
-        "schema": SCHEMA,
-        "topics": [ledger_fields(ledger) for ledger in entry.ledgers.values()],
-        "files": [asdict(file) for file in entry.files.values()],
-        "replaced": entry.replaced,
-    }
-    line = json.dumps(content)
+    content = asdict(entry)
+    del content["crc"]
+    head = {"format": _FORMAT, "previous": f"{previous.crc:08x}", "schema": SCHEMA}
+    line = json.dumps(head | {"entry": content})
     return f"{line}\n{zlib.crc32(line.encode()):08x}\n"
 
 
@@ -198,26 +195,9 @@ def decode_entry(text: str) -> tuple[Manifest, int]:
         raw = json.loads(line)
         if raw["format"] != _FORMAT or raw["schema"] != SCHEMA:
             raise ValueError(f"of format {raw['format']}, this release reads format {_FORMAT}")
-        files = [_file(**fields) for fields in raw["files"]]
-        entry = Manifest(
-            number=int(raw["number"]),
-            whole=int(raw["whole"]),
-            crc=crc,
-            made_ms=int(raw["made_ms"]),
-            ledgers={ledger.topic: ledger for ledger in map(read_ledger, raw["topics"])},
-            files={file.name: file for file in files},
-            replaced={str(name): int(at_ms) for name, at_ms in raw["replaced"].items()},
-        )
-        return entry, int(raw["previous"], 16)
-    except MISSHAPEN as error:
+        return replace(msgspec.convert(raw["entry"], Manifest), crc=crc), int(raw["previous"], 16)
+    except (*MISSHAPEN, msgspec.MsgspecError) as error:
         raise ValueError(f"not an entry of a manifest: {error!r}") from error
-
-
-def _file(**fields: Any) -> ArchiveFile:
-    file = ArchiveFile(**fields)
-    if not file.name.startswith(f"{FILES}/") or ".." in file.name.split("/"):
-        raise ValueError(f"{file.name} leads out of the archive")
-    return file
 
 
 def read_manifest(folder: Folder) -> Manifest:

@@ -16,8 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ArchiveError
 from spark_replay.sources.archives.manifest import FILES, ArchiveFile
-from spark_replay.sources.folders import Folder
-from spark_replay.sources.formats import VERIFIED
+from spark_replay.sources.folders import VERIFIED, Folder
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:

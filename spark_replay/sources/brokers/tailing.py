@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import ReadError
-from spark_replay.session import first_line
-from spark_replay.sources.brokers.topic import Topic
+from spark_replay.session import java_reason
+from spark_replay.sources.brokers.topic import Topic, java_list, java_map
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ def catch_up(
     jvm: Any = spark._jvm
     with _consumer(jvm, client, f"the end of {topic.name} can't be read") as consumer:
         places = {number: jvm.org.apache.kafka.common.TopicPartition(topic.name, number) for number in numbers}
-        consumer.assign(_listed(jvm, places.values()))
+        consumer.assign(java_list(jvm, places.values()))
         for number, place in places.items():
             consumer.seek(place, topic.ends[number])
         polled, ends = _poll(jvm, consumer, places, topic)
@@ -71,7 +71,7 @@ def keep_out(spark: SparkSession, client: Mapping[str, str], group: str) -> Iter
     own = {"group.id": group, "max.poll.interval.ms": str(_LONGEST_MS), "allow.auto.create.topics": "false"}
     with _consumer(jvm, {**client, **own}, f"workers of the group {group} can't be kept out, stop them") as consumer:
         # There is no such topic: a member gets nothing to read.
-        consumer.subscribe(_listed(jvm, [group]))
+        consumer.subscribe(java_list(jvm, [group]))
         deadline_s, wait = time.monotonic() + _DEADLINE_S, jvm.java.time.Duration.ofMillis(_POLL_MS)
         while consumer.groupMetadata().generationId() < 0:
             consumer.poll(wait)
@@ -95,7 +95,7 @@ def _poll(jvm: Any, consumer: Any, places: Mapping[int, Any], topic: Topic) -> t
             # below this offset all was read before the brokers said that the log ends there
             if lag.isPresent() and lag.getAsLong() == 0:
                 ends[number] = consumer.position(places[number])
-                consumer.pause(_listed(jvm, [places[number]]))
+                consumer.pause(java_list(jvm, [places[number]]))
         if len(ends) < len(places) and (count > _MOST_RECORDS or time.monotonic() > deadline_s):
             left = min(places.keys() - ends.keys())
             raise ReadError(
@@ -109,25 +109,14 @@ def _poll(jvm: Any, consumer: Any, places: Mapping[int, Any], topic: Topic) -> t
 def _consumer(jvm: Any, client: Mapping[str, str], failure: str) -> Iterator[Any]:
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-    config = jvm.java.util.HashMap()
-    for key, value in {**client, **_SETTINGS}.items():
-        config.put(key, value)
     try:
-        consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(config)
+        consumer = jvm.org.apache.kafka.clients.consumer.KafkaConsumer(java_map(jvm, {**client, **_SETTINGS}))
         try:
             yield consumer
         finally:
             consumer.close(jvm.java.time.Duration.ofSeconds(1))
     except Py4JJavaError as error:
-        reason = error.java_exception.getMessage() or error.java_exception.getClass().getName()
-        raise ReadError(f"{failure}: {first_line(ValueError(reason))}") from error
-
-
-def _listed(jvm: Any, values: Iterable[Any]) -> Any:
-    listed = jvm.java.util.ArrayList()
-    for value in values:
-        listed.add(value)
-    return listed
+        raise ReadError(f"{failure}: {java_reason(error.java_exception)}") from error
 
 
 def _each(polled: Iterable[Any]) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_replay.errors import BrokerError, ToolMissingError, UnknownTopicError
 from spark_replay.jars import connector, require_match
-from spark_replay.session import first_line
+from spark_replay.session import java_reason
 
 if TYPE_CHECKING:
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -77,6 +77,11 @@ class Topic:
     def partition_count(self) -> int:
         """The number of partitions of the topic."""
         return len(self.ends)
+
+    @property
+    def exact(self) -> tuple[bool, ...]:
+        """By partition whether compaction has taken nothing of what is read of it."""
+        return tuple(all(span.exact for span in spans) for spans in self.spans or ((),) * self.partition_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +162,6 @@ def asking(spark: SparkSession, brokers: str, kafka_options: Mapping[str, str], 
         raise _translated(error, brokers, what, options) from error
 
 
-def describe_topic(spark: SparkSession, brokers: str, name: str, kafka_options: Mapping[str, str]) -> Topic:
-    """Return a topic's partitions and offsets; raises as `asking` does."""
-    with asking(spark, brokers, kafka_options, f"topic {name}") as admin:
-        return admin.describe(name)
-
-
 def retention_of(
     spark: SparkSession, brokers: str, names: Sequence[str], kafka_options: Mapping[str, str]
 ) -> dict[str, Retention]:
@@ -179,9 +178,6 @@ class Admin:
 
         jvm: Any = spark._jvm
         self._jvm = jvm
-        config = self._jvm.java.util.HashMap()
-        for key, value in options.items():
-            config.put(key, value)
         self._kafka: Any = self._jvm.org.apache.kafka
         client = self._kafka.clients.admin.AdminClient
         if isinstance(client, JavaPackage):
@@ -190,7 +186,7 @@ class Admin:
                 f"the jars of {connector()} by --spark-option spark.jars=…, or to spark-submit by --jars"
             )
         require_match(_connector_jar(jvm), spark.version)
-        self._client: Any = client.create(config)
+        self._client: Any = client.create(java_map(jvm, options))
 
     def close(self) -> None:
         """Disconnect."""
@@ -232,11 +228,9 @@ class Admin:
 
     def make(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str]) -> None:
         """Make a topic with settings of its own."""
-        configs = self._jvm.java.util.HashMap()
-        for key, value in settings.items():
-            configs.put(key, value)
-        new = self._kafka.clients.admin.NewTopic(name, partitions, replication_factor).configs(configs)
-        self._client.createTopics(self._list([new])).all().get()
+        new = self._kafka.clients.admin.NewTopic(name, partitions, replication_factor)
+        new = new.configs(java_map(self._jvm, settings))
+        self._client.createTopics(java_list(self._jvm, [new])).all().get()
 
     def names(self) -> tuple[str, ...]:
         """Return the names of all topics, internal ones left out."""
@@ -284,27 +278,34 @@ class Admin:
         )
 
     def _description(self, name: str) -> Any:
-        return self._client.describeTopics(self._list([name])).allTopicNames().get().get(name)
+        return self._client.describeTopics(java_list(self._jvm, [name])).allTopicNames().get().get(name)
 
     def _config(self, name: str) -> Any:
         configs = self._kafka.common.config
         resource = configs.ConfigResource(getattr(configs, "ConfigResource$Type").TOPIC, name)
-        return self._client.describeConfigs(self._list([resource])).all().get().get(resource)
-
-    def _list(self, values: Iterable[object]) -> Any:
-        listed = self._jvm.java.util.ArrayList()
-        for value in values:
-            listed.add(value)
-        return listed
+        return self._client.describeConfigs(java_list(self._jvm, [resource])).all().get().get(resource)
 
     def _offsets(self, name: str, count: int, spec: object, isolation: object) -> tuple[int, ...]:
-        asked = self._jvm.java.util.HashMap()
         partitions = [self._kafka.common.TopicPartition(name, number) for number in range(count)]
-        for partition in partitions:
-            asked.put(partition, spec)
         options = self._kafka.clients.admin.ListOffsetsOptions(isolation)
-        answer = self._client.listOffsets(asked, options)
+        answer = self._client.listOffsets(java_map(self._jvm, dict.fromkeys(partitions, spec)), options)
         return tuple(int(answer.partitionResult(partition).get().offset()) for partition in partitions)
+
+
+def java_map(jvm: Any, values: Mapping[Any, object]) -> Any:
+    """Return a map of Java."""
+    copy = jvm.java.util.HashMap()
+    for key, value in values.items():
+        copy.put(key, value)
+    return copy
+
+
+def java_list(jvm: Any, values: Iterable[object]) -> Any:
+    """Return a list of Java."""
+    copy = jvm.java.util.ArrayList()
+    for value in values:
+        copy.add(value)
+    return copy
 
 
 def _connector_jar(jvm: Any) -> str:
@@ -329,7 +330,7 @@ def _translated(
     kind = cause.getClass().getSimpleName()
     if kind in _UNKNOWN:
         return UnknownTopicError(f"{brokers} has no {what}: is its name right?")
-    reason = first_line(ValueError(cause.getMessage() or kind))
+    reason = java_reason(cause)
     if kind in _LATE:
         limits = " and ".join(f"{name}={options[name]}" for name in _TIMEOUTS_MS)
         reason += f" (with {limits}; for slow brokers raise both by --kafka-option)"

@@ -57,7 +57,7 @@ def log(brokers: str) -> Log:
 class Watched:
     """A store whose worker answers, its log, and a watch of both."""
 
-    def __init__(self, source: Source, log: Log, server: Server, folder: Path) -> None:
+    def __init__(self, source: Source, log: Log, server: Server, folder: str | Path) -> None:
         self.source, self.log, self.server, self.folder = source, log, server, folder
         self.workers = Workers([server.url])
 

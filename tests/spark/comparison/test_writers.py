@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from spark_replay import Report, kafka, validate_exports
-from spark_replay.comparison.writers import Foreign, find_foreign
+from spark_replay.comparison.writers import find_foreign
 from spark_replay.sources.kafka import KafkaSource
 from tests.kafka.helpers import make_topics, producing
 from tests.spark.damage import NEW, by, named_log
@@ -112,12 +112,6 @@ def violations(report: Report) -> dict[str, int]:
     return {finding.check: finding.count for finding in report.findings if finding.count}
 
 
-def why(foreign: Foreign) -> str:
-    assert sum(foreign.counts.values()) == 1
-    [text] = foreign.examples
-    return text
-
-
 def test_a_foreign_record_at_the_end_of_an_idle_partition(world: World, tmp_path: Path):
     """It has the owner's own write metadata: only the last commit tells."""
     exports = world.export(tmp_path)
@@ -135,9 +129,8 @@ def test_a_foreign_record_at_the_end_of_an_idle_partition(world: World, tmp_path
         f"the last commit of epoch {NEW} already",
     )
     # The log alone has no position: the record is in no transaction.
-    assert why(find_foreign(world.source)).endswith(
-        f"is in no transaction, but all records of the owner of epoch {NEW} are"
-    )
+    [text] = find_foreign(world.source)[0].examples
+    assert text.endswith(f"is in no transaction, but all records of the owner of epoch {NEW} are")
 
 
 def test_a_worker_that_goes_on_is_no_finding(world: World, tmp_path: Path):
@@ -148,7 +141,7 @@ def test_a_worker_that_goes_on_is_no_finding(world: World, tmp_path: Path):
     world.mark(2, epoch=NEW + 1)
     report = validate_exports(world.source, against=exports)
     assert (report.is_clean, report.counts["behind_position"], violations(report)) == (True, 3, {})
-    assert find_foreign(world.source).counts == dict.fromkeys(range(PARTITIONS), 0)
+    assert find_foreign(world.source)[0].count == 0
 
 
 def test_foreign_records_behind_a_worker_that_went_on(world: World, tmp_path: Path):

@@ -30,7 +30,7 @@ from spark_replay import (
 from spark_replay.cli import main
 from spark_replay.fold import extending
 from spark_replay.fold import rebuild as writing
-from spark_replay.fold.rebuilt import SUMMARY
+from spark_replay.fold.rebuilt import SUMMARY, read_summary
 from spark_replay.report.html import GENERATOR, require_page, write_page
 from spark_replay.snapshot.snapshot import require_store, write_snapshot
 from spark_replay.sources.folders import Folder, open_target
@@ -41,6 +41,9 @@ from tests.kafka.helpers import ROOT
 from tests.s3 import has_s3a_jars
 from tests.spark.cli.test_cli import QUICK
 from tests.spark.cli.test_killed_driver import PROGRAM
+from tests.spark.comparison.test_live import Server
+from tests.spark.comparison.test_watching import Watched
+from tests.spark.damage import NEW, Worker, by, extend, named_log, two_owners
 from tests.spark.fold.test_extending import MemorySource, plain_log, point, rows
 from tests.spark.helpers import NOW_MS, PARTITIONS, Transaction, append, put, write_log
 from tests.spark.snapshot.test_snapshot import owners, restored
@@ -119,6 +122,23 @@ def test_a_rebuild_and_its_tail_in_a_bucket(
     assert not any("_SUCCESS" in name or "_temporary" in name for name in names)
     assert {name.split("/")[2][:6] for name in names} == {"files-", SUMMARY[:6]}
     assert not Path("s3a:").exists()
+
+
+@pytest.mark.nightly
+def test_a_watch_keeps_its_state_in_a_bucket(spark: SparkSession, brokers: str, to: str, tmp_path: Path):
+    log = named_log(brokers, {"cleanup.policy": "compact"})
+    extend(brokers, log, *two_owners())
+    worker = Worker.of(log, tmp_path / "data", log.ends)
+    server = Server(worker)
+    with worker.closing:
+        watched = Watched(kafka(spark, brokers, log.topic), log, server, to)
+        assert watched.compare().is_clean
+        watched.write(brokers, by(NEW, 60, "fine-1", "since"))
+        report = watched.compare()
+        assert (report.is_clean, report.notes, report.records) == (True, (), 1)
+        assert read_summary(Folder(spark, to)).made_from == to
+        watched.workers.close()
+        server.close()
 
 
 @pytest.mark.nightly
