@@ -171,9 +171,7 @@ def _join(within: timedelta, how: Any) -> Job:
     async def pair(ctx: Context, one: bytes | None, other: bytes | None) -> None: ...
 
     actor = app.actors["pairs"]
-    stores = list(actor.windows)
-    handlers = [actor.handler, actor.handlers["right"].handler]
-    return stores, [windowed(handler, "handle", stores) for handler in handlers]
+    return list(actor.windows), [actor.handler, actor.handlers["right"].handler]
 
 
 def _state(bases: dict[TimedStore, PartitionStore]) -> TaskState:
