@@ -22,7 +22,8 @@ import msgspec
 
 from actors._core.outside import MALFORMED
 from actors._core.windows.kinds import Session, Sliding, Window
-from stores._core.windows import CLOSE_KEY_AT, KEY_AT, WORD
+from actors._core.windows.lists import LIST_HEAD_BYTES, appended, list_head, number_of
+from stores._core.windows import CLOSE_KEY_AT, KEY_AT, LIST_AT, WORD
 
 
 class Held(msgspec.Struct, array_like=True, gc=False):
@@ -51,13 +52,16 @@ class Held(msgspec.Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_list = msgspec.msgpack.Decoder(list[Held]).decode
+_decode_window = msgspec.msgpack.Decoder(Held).decode
 _decode_times = msgspec.msgpack.Decoder(list[int]).decode
 VALUE, LIST, TIMES = b"v", b"l", b"t"
 
 
-def encode_list(held: list[Held]) -> bytes:
-    """Return the value of a list's row."""
-    return LIST + _encode(held)
+def encode_list(held: Sequence[Held]) -> bytes:
+    """Return the value of a list's row, for `decode_list` and `last_of`."""
+    parts = [_encode(one) for one in held]
+    rows = b"".join(parts)
+    return list_head(LIST, LIST_HEAD_BYTES + len(rows) - len(parts[-1]), len(parts)) + rows
 
 
 def decode_list(raw: bytes) -> list[Held]:
@@ -67,9 +71,24 @@ def decode_list(raw: bytes) -> list[Held]:
         ValueError: it is something else.
     """
     try:
-        return _decode_list(raw[1:])
+        return _decode_list(raw[LIST_AT:])
     except MALFORMED as error:
         raise ValueError(f"not a list of windows, {error}: {raw[:50]!r}") from error
+
+
+def last_of(raw: bytes) -> Held:
+    """Return the last window of a list; errors as of `decode_list`."""
+    try:
+        return _decode_window(raw[number_of(raw) :])
+    except MALFORMED as error:
+        raise ValueError(f"not a list of windows, {error}: {raw[:50]!r}") from error
+
+
+def with_last(raw: bytes | None, last: Held, *, is_new: bool) -> bytes:
+    """Return a list with another last window, or with one more."""
+    if not is_new and raw is not None:
+        return raw[: number_of(raw)] + _encode(last)
+    return appended(raw, _encode(last), LIST, LIST_HEAD_BYTES if raw is None else len(raw))
 
 
 def encode_times(times_ms: list[int]) -> bytes:
