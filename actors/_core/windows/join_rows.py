@@ -10,7 +10,8 @@ says when a `one` ends, or the latest time at which records of a key that wait c
     "o" key                           the key's `One`, behind those that wait for their close
 
 A record is found by its segment of time, the number of its chunk and its place there: chunks only grow. The first chunk
-says how many there are, so all of a key's records in a segment are that many gets. Values begin with "c" or "o". Times
+says how many there are, so all of a key's records in a segment are that many gets. Values begin with "c", of a list with
+that number (see `actors._core.windows.lists`), or "o". Times
 and segments are 8 bytes, sides 1, chunks and places 4, all big-endian. The key is last, so that it needs no length.
 """
 

@@ -7,8 +7,8 @@
                              for. When it closes follows from the grace that is declared
     "m"                      `stores._core.windows.Progress`: stream time, and how far windows are closed and removed
 
-Values begin with a letter that says what they are: "v" a window's value, "l" a list, "p" progress: stream time, then
-the rest in MessagePack. Times and segments are 8 bytes, big-endian, also where Spark reads them without the app. The
+Values begin with a letter that says what they are: "v" a window's value, "l" a list with the place at which its last
+window begins (see `actors._core.windows.lists`), "p" progress: stream time, then the rest in MessagePack. Times and segments are 8 bytes, big-endian, also where Spark reads them without the app. The
 key is last, so that it needs no length.
 """
 
