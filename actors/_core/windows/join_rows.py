@@ -10,9 +10,9 @@ says when a `one` ends, or the latest time at which records of a key that wait c
     "o" key                           the key's `One`, behind those that wait for their close
 
 A record is found by its segment of time, the number of its chunk and its place there: chunks only grow. The first chunk
-says how many there are, so all of a key's records in a segment are that many gets. Values begin with "c", of a list with
-that number (see `actors._core.windows.lists`), or "o". Times
-and segments are 8 bytes, sides 1, chunks and places 4, all big-endian. The key is last, so that it needs no length.
+says how many there are, so all of a key's records in a segment are that many gets. Values begin with "o", or with "c"
+and that number (`actors._core.windows.lists`). Times and segments are 8 bytes, sides 1, chunks and places 4, all
+big-endian. The key is last, so that it needs no length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from actors._core.outside import MALFORMED
-from actors._core.windows.lists import LIST_HEAD_BYTES, appended, count_of, list_head, number_of
+from actors._core.windows.lists import LIST_HEAD_BYTES, appended, count_of, list_head, number_of, without_header
 from stores._core.windows import CHUNK_KEY_AT, KEY_AT, LIST_AT, SIDE_AT, UNMATCHED_KEY_AT, WORD
 
 LEFT, RIGHT = 0, 1
@@ -84,7 +84,7 @@ _decode_ones = msgspec.msgpack.Decoder(list[One]).decode
 
 def encode_chunk(records: list[Kept]) -> bytes:
     """Return the value of a chunk's row, the last one of its key and segment."""
-    return list_head(CONTENT, 0, len(records)) + b"".join(map(_encode, records))
+    return list_head(CONTENT, 0, len(records)) + without_header(_encode(records), len(records))
 
 
 def with_record(raw: bytes | None, record: Kept) -> bytes:

@@ -13,12 +13,19 @@ from stores._core.windows import LIST_AT
 LIST_HEAD_BYTES = LIST_AT + 5
 """Where the first element begins."""
 _ARRAY_32 = b"\xdd"
+_ARRAY_16_FROM, _ARRAY_32_FROM = 1 << 4, 1 << 16
+"""From how many elements on a header has 3 bytes, and 5."""
 _pack_head = struct.Struct(">cIcI").pack
 
 
 def list_head(letter: bytes, number: int, count: int) -> bytes:
     """Return what stands before so many elements."""
     return _pack_head(letter, number, _ARRAY_32, count)
+
+
+def without_header(encoded: bytes, count: int) -> bytes:
+    """Return the elements of an encoded list of so many, whose header is as short as MessagePack allows."""
+    return encoded[1 if count < _ARRAY_16_FROM else 3 if count < _ARRAY_32_FROM else 5 :]
 
 
 def number_of(raw: bytes) -> int:

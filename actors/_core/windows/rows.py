@@ -8,8 +8,9 @@
     "m"                      `stores._core.windows.Progress`: stream time, and how far windows are closed and removed
 
 Values begin with a letter that says what they are: "v" a window's value, "l" a list with the place at which its last
-window begins (see `actors._core.windows.lists`), "p" progress: stream time, then the rest in MessagePack. Times and segments are 8 bytes, big-endian, also where Spark reads them without the app. The
-key is last, so that it needs no length.
+window begins (`actors._core.windows.lists`), "p" progress: stream time, then the rest in MessagePack. Times and
+segments are 8 bytes, big-endian, also where Spark reads them without the app.
+The key is last, so that it needs no length.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 
 from actors._core.outside import MALFORMED
 from actors._core.windows.kinds import Session, Sliding, Window
-from actors._core.windows.lists import LIST_HEAD_BYTES, appended, list_head, number_of
+from actors._core.windows.lists import LIST_HEAD_BYTES, appended, list_head, number_of, without_header
 from stores._core.windows import CLOSE_KEY_AT, KEY_AT, LIST_AT, WORD
 
 
@@ -57,11 +58,10 @@ _decode_times = msgspec.msgpack.Decoder(list[int]).decode
 VALUE, LIST, TIMES = b"v", b"l", b"t"
 
 
-def encode_list(held: Sequence[Held]) -> bytes:
+def encode_list(held: list[Held]) -> bytes:
     """Return the value of a list's row, for `decode_list` and `last_of`."""
-    parts = [_encode(one) for one in held]
-    rows = b"".join(parts)
-    return list_head(LIST, LIST_HEAD_BYTES + len(rows) - len(parts[-1]), len(parts)) + rows
+    elements = without_header(_encode(held), len(held))
+    return list_head(LIST, LIST_HEAD_BYTES + len(elements) - len(_encode(held[-1])), len(held)) + elements
 
 
 def decode_list(raw: bytes) -> list[Held]:

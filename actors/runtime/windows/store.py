@@ -568,7 +568,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         new_in: dict[int, list[Held]] = {}
         for one in changed:
             new_in.setdefault(self.segment_of(one), []).append(one)
-        for segment in sorted(found.keys() | new_in.keys()):
+        for segment in sorted(found.keys() | new_in.keys() if gone else new_in):
             before, new = found.get(segment, []), new_in.get(segment, [])
             after = replaced(before, places, new)
             row = list_key(segment, raw_key)
