@@ -2,8 +2,8 @@
 
 No broker: handlers are called as a task calls them, and the same without a window store beside it. 20,000 records of
 1,000 keys over 10 minutes; those of `bursts` and `pairs` have the keys of the scenarios `session` and `stream_join` of
-`benchmarks.peers`. Rows are in memory and nothing is committed; with `--disk` they are in RocksDB, which gets a commit
-of every 1,000 records.
+`benchmarks.peers`, those of `join_dense` have 20 keys. Rows are in memory and nothing is committed; with `--disk` they
+are in RocksDB, which gets a commit of every 1,000 records.
 
     python -m benchmarks.windows.cost
 
@@ -73,6 +73,7 @@ def main(*, repeat: int, disk: bool) -> None:
         jobs[f"{name}_closes"] = keys, partial(_windows, kind, closes=True)
     jobs["bursts"] = bursts, partial(_windows, Session(30 * SECOND), closes=False)
     jobs["join"] = keys, partial(_join, 10 * SECOND, "inner")
+    jobs["join_dense"] = [key % 20 for key in keys], partial(_join, 10 * SECOND, "inner")
     jobs["join_closes"] = keys, partial(_join, 10 * SECOND, "outer")
     jobs["pairs"] = pairs, partial(_join, 60 * SECOND, "inner")
     best: dict[str, float] = {}
