@@ -13,7 +13,7 @@ from spark_replay.errors import InputError
 from stores._core.outside import MALFORMED
 from stores._core.printable import moment
 from stores._core.printable import printable as escaped
-from stores._core.windows import KEY_AT, KEYS_AT, PROGRESS_KEY, SIDE_AT, decode_progress
+from stores._core.windows import KEY_AT, KEYS_AT, LIST_AT, PROGRESS_KEY, SIDE_AT, decode_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -42,12 +42,6 @@ class _Kept(msgspec.Struct, array_like=True, frozen=True):
 
     def __str__(self) -> str:
         return f"{moment(self.at_ms)}: {printable(self.value)}"
-
-
-class _Chunk(msgspec.Struct, array_like=True, frozen=True):
-    """Records of a join in a row, as far as they are shown."""
-
-    records: list[_Kept]
 
 
 def printable(raw: bytes | bytearray | None) -> str:
@@ -107,9 +101,9 @@ def row_value(raw: bytes | bytearray | None, *, has_windows: bool = False) -> st
         if value[:1] == b"p":
             return f"{decode_progress(value)}"
         if value[:1] == b"l":
-            return "; ".join(map(str, msgspec.msgpack.decode(value[1:], type=list[_Window])))
+            return "; ".join(map(str, msgspec.msgpack.decode(value[LIST_AT:], type=list[_Window])))
         if value[:1] == b"c":
-            return "; ".join(map(str, msgspec.msgpack.decode(value[1:], type=_Chunk).records))
+            return "; ".join(map(str, msgspec.msgpack.decode(value[LIST_AT:], type=list[_Kept])))
     except (*MALFORMED, msgspec.MsgspecError):
         # Cut for the report, or damaged.
         return printable(raw)

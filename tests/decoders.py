@@ -298,7 +298,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "row_value records": Decoder(
         lambda raw: printing.row_value(join_rows.CONTENT + raw, has_windows=True),
-        (join_rows.encode_chunk(join_rows.Chunk([join_rows.Kept(1, b"v")]))[1:],),
+        (join_rows.encode_chunk([join_rows.Kept(1, b"v")])[1:],),
     ),
     "decode_times": Decoder(rows.decode_times, (rows.encode_times([1, 2]),), (ValueError,)),
     "decode_list": Decoder(rows.decode_list, (rows.encode_list([rows.Held(1, 2, b"v", 3)]),), (ValueError,)),
@@ -311,7 +311,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "decode_ones": Decoder(join_rows.decode_ones, (join_rows.encode_ones([join_rows.One(1, 2, b"v")]),), (ValueError,)),
     "decode_chunk": Decoder(
-        join_rows.decode_chunk, (join_rows.encode_chunk(join_rows.Chunk([join_rows.Kept(1, b"v")], 2)),), (ValueError,)
+        join_rows.decode_chunk, (join_rows.encode_chunk([join_rows.Kept(1, b"v")]),), (ValueError,)
     ),
     "decode_change": Decoder(
         changes.decode_change, (changes.encode_change(changes.Change(b"k", None)),), (ValueError,)

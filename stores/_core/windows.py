@@ -23,6 +23,8 @@ WORD = 8
 KEY_AT = 1 + WORD
 CLOSE_KEY_AT = 1 + 2 * WORD
 SIDE_AT = KEY_AT
+LIST_AT = 5
+"""Where the MessagePack begins in a list's row and in a chunk's: see `actors._core.windows.lists`."""
 CHUNK_KEY_AT = SIDE_AT + 1 + 4
 UNMATCHED_KEY_AT = CHUNK_KEY_AT + 4
 KEYS_AT = {b"w": KEY_AT, b"k": KEY_AT, b"e": CLOSE_KEY_AT, b"c": KEY_AT, b"j": CHUNK_KEY_AT, b"u": UNMATCHED_KEY_AT}

@@ -130,7 +130,7 @@ def test_records_of_one_key_and_time_that_become_one_are_found(judge: Judge, mon
         raw = overlay.get(row)
         if raw is not None:
             chunk = decode_chunk(raw)
-            for index, one in enumerate(chunk.records):
+            for index, one in enumerate(chunk):
                 if one.at_ms == at_ms:
                     one.value = value
                     overlay.set(row, encode_chunk(chunk))

@@ -10,8 +10,9 @@ says when a `one` ends, or the latest time at which records of a key that wait c
     "o" key                           the key's `One`, behind those that wait for their close
 
 A record is found by its segment of time, the number of its chunk and its place there: chunks only grow. The first chunk
-says how many there are, so all of a key's records in a segment are that many gets. Values begin with "c" or "o". Times
-and segments are 8 bytes, sides 1, chunks and places 4, all big-endian. The key is last, so that it needs no length.
+says how many there are, so all of a key's records in a segment are that many gets. Values begin with "o", or with "c"
+and that number (`actors._core.windows.lists`). Times and segments are 8 bytes, sides 1, chunks and places 4, all
+big-endian. The key is last, so that it needs no length.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from actors._core.outside import MALFORMED
-from stores._core.windows import CHUNK_KEY_AT, KEY_AT, SIDE_AT, UNMATCHED_KEY_AT, WORD
+from actors._core.windows.lists import LIST_HEAD_BYTES, appended, count_of, list_head, number_of, without_header
+from stores._core.windows import CHUNK_KEY_AT, KEY_AT, LIST_AT, SIDE_AT, UNMATCHED_KEY_AT, WORD
 
 LEFT, RIGHT = 0, 1
 CHUNK, UNMATCHED = b"j", b"u"
@@ -40,13 +42,6 @@ class Kept(msgspec.Struct, array_like=True, gc=False):
 
     at_ms: int
     value: bytes
-
-
-class Chunk(msgspec.Struct, array_like=True, gc=False):
-    """Records of a key in the order in which they came; `last`, the number of the last chunk, is in the first one."""
-
-    records: list[Kept]
-    last: int = 0
 
 
 class Early(msgspec.Struct, array_like=True, gc=False):
@@ -82,23 +77,33 @@ class Unmatched(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_chunk = msgspec.msgpack.Decoder(Chunk).decode
+_decode_records = msgspec.msgpack.Decoder(list[Kept]).decode
 _decode_early = msgspec.msgpack.Decoder(Early).decode
 _decode_ones = msgspec.msgpack.Decoder(list[One]).decode
 
 
-def encode_chunk(chunk: Chunk) -> bytes:
-    """Return the value of a chunk's row."""
-    return CONTENT + _encode(chunk)
+def encode_chunk(records: list[Kept]) -> bytes:
+    """Return the value of a chunk's row, the last one of its key and segment."""
+    return list_head(CONTENT, 0, len(records)) + without_header(_encode(records), len(records))
 
 
-def decode_chunk(raw: bytes) -> Chunk:
-    """Return the records that `encode_chunk` wrote.
+def with_record(raw: bytes | None, record: Kept) -> bytes:
+    """Return a chunk, None if there is none, with one more record."""
+    return appended(raw, _encode(record), CONTENT, 0 if raw is None else number_of(raw))
+
+
+def with_last_chunk(raw: bytes, number: int) -> bytes:
+    """Return the first chunk with the number of the last one, which is its `number_of`."""
+    return list_head(CONTENT, number, count_of(raw)) + raw[LIST_HEAD_BYTES:]
+
+
+def decode_chunk(raw: bytes) -> list[Kept]:
+    """Return a chunk's records, in the order in which they came.
 
     Raises:
         ValueError: it is something else.
     """
-    return _decoded(_decode_chunk, raw[1:], "records of a join")
+    return _decoded(_decode_records, raw[LIST_AT:], "records of a join")
 
 
 def encode_early(early: Early) -> bytes:

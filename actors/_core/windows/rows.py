@@ -7,9 +7,10 @@
                              for. When it closes follows from the grace that is declared
     "m"                      `stores._core.windows.Progress`: stream time, and how far windows are closed and removed
 
-Values begin with a letter that says what they are: "v" a window's value, "l" a list, "p" progress: stream time, then
-the rest in MessagePack. Times and segments are 8 bytes, big-endian, also where Spark reads them without the app. The
-key is last, so that it needs no length.
+Values begin with a letter that says what they are: "v" a window's value, "l" a list with the place at which its last
+window begins (`actors._core.windows.lists`), "p" progress: stream time, then the rest in MessagePack. Times and
+segments are 8 bytes, big-endian, also where Spark reads them without the app.
+The key is last, so that it needs no length.
 """
 
 from __future__ import annotations
@@ -23,17 +24,20 @@ import msgspec
 from actors._core.outside import MALFORMED, caused
 from actors._core.windows.held import Held
 from actors._core.windows.kinds import Session, Sliding, Window
-from stores._core.windows import CLOSE_KEY_AT, KEY_AT, WORD
+from actors._core.windows.lists import LIST_HEAD_BYTES, appended, list_head, number_of, without_header
+from stores._core.windows import CLOSE_KEY_AT, KEY_AT, LIST_AT, WORD
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_list = msgspec.msgpack.Decoder(list[Held]).decode
+_decode_window = msgspec.msgpack.Decoder(Held).decode
 _decode_times = msgspec.msgpack.Decoder(list[int]).decode
 VALUE, LIST, TIMES = b"v", b"l", b"t"
 
 
 def encode_list(held: list[Held]) -> bytes:
-    """Return the value of a list's row."""
-    return LIST + _encode(held)
+    """Return the value of a list's row, for `decode_list` and `last_of`."""
+    elements = without_header(_encode(held), len(held))
+    return list_head(LIST, LIST_HEAD_BYTES + len(elements) - len(_encode(held[-1])), len(held)) + elements
 
 
 def decode_list(raw: bytes) -> list[Held]:
@@ -43,9 +47,24 @@ def decode_list(raw: bytes) -> list[Held]:
         ValueError: it is something else.
     """
     try:
-        return _decode_list(raw[1:])
+        return _decode_list(raw[LIST_AT:])
     except MALFORMED as error:
         raise caused(ValueError(f"not a list of windows, {error}: {raw[:50]!r}"), error) from error
+
+
+def last_of(raw: bytes) -> Held:
+    """Return the last window of a list; errors as of `decode_list`."""
+    try:
+        return _decode_window(raw[number_of(raw) :])
+    except MALFORMED as error:
+        raise ValueError(f"not a list of windows, {error}: {raw[:50]!r}") from error
+
+
+def with_last(raw: bytes | None, last: Held, *, is_new: bool) -> bytes:
+    """Return a list with another last window, or with one more."""
+    if not is_new and raw is not None:
+        return raw[: number_of(raw)] + _encode(last)
+    return appended(raw, _encode(last), LIST, LIST_HEAD_BYTES if raw is None else len(raw))
 
 
 def encode_times(times_ms: list[int]) -> bytes:

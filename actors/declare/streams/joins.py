@@ -384,7 +384,7 @@ class _OneMany(_Join):
             return
         record, source = ctx._record, ctx._source
         ctx._source = TopicPartition(self.definition.topic_names[RIGHT], source.partition)
-        for kept in decode_chunk(raw).records:
+        for kept in decode_chunk(raw):
             waited = decode_early(kept.value)
             ctx._record = TimedRecord(waited.offset, kept.at_ms, record.key, waited.value, waited.headers, kept.at_ms)
             self._was_late(ctx, self._decode[RIGHT](waited.value), has_waited=True)

@@ -81,9 +81,9 @@ def read_progress(store: TimedStore, state: TaskState) -> Progress:
     return Progress() if raw is None else decode_progress(raw)
 
 
-def former_time(progress: Progress, raw_key: bytes) -> tuple[int, bytes]:
+def former_time(progress: Progress | None, raw_key: bytes) -> tuple[int, bytes]:
     """Return stream time and `closed` of a key's former partition; (-1, b"") where they don't count any more."""
-    if not progress.former:
+    if progress is None or not progress.former:
         return -1, b""
     return progress.former.get(partition_for(raw_key, progress.former_partitions), (-1, b""))
 

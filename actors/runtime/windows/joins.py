@@ -21,7 +21,6 @@ from actors._core.windows.join_rows import (
     ONES,
     RIGHT,
     UNMATCHED,
-    Chunk,
     Early,
     Kept,
     One,
@@ -38,7 +37,10 @@ from actors._core.windows.join_rows import (
     segment_row,
     unmatched_key,
     unmatched_parts,
+    with_last_chunk,
+    with_record,
 )
+from actors._core.windows.lists import count_of, number_of
 from actors.runtime.message.context import Context
 from actors.runtime.message.outputs import new_tuple
 from actors.runtime.message.store import Store
@@ -147,11 +149,10 @@ class JoinStore:
             number, last, raw = 0, 0, overlay.get(chunk_key(segment, side, 0, raw_key))
             # Hot: most keys have no record there, most others one chunk.
             while raw is not None:
-                chunk = decode_chunk(raw)
-                last = chunk.last if number == 0 else last
+                last = number_of(raw) if number == 0 else last
                 found += [
                     new_tuple(Match, (one.at_ms, one.value, number, place))
-                    for place, one in enumerate(chunk.records)
+                    for place, one in enumerate(decode_chunk(raw))
                     if from_ms <= one.at_ms <= to_ms
                 ]
                 number += 1
@@ -164,25 +165,20 @@ class JoinStore:
         self, overlay: Overlay, state: TaskState, side: int, at_ms: int, raw_key: bytes, value: bytes
     ) -> tuple[int, int]:
         """Put a record behind those of its key and segment; return its chunk and its place there."""
-        segment, kept = at_ms // self._segment_ms, Kept(at_ms, value)
-        first_row = chunk_key(segment, side, 0, raw_key)
-        raw = overlay.get(first_row)
-        if raw is None:
-            self.rows._write(overlay, state, first_row, encode_chunk(Chunk([kept])), None)
-            return 0, 0
-        first = chunk = decode_chunk(raw)
-        row, number = first_row, first.last
-        if number:
-            row = chunk_key(segment, side, number, raw_key)
-            raw = overlay.get(row) or encode_chunk(Chunk([]))
-            chunk = decode_chunk(raw)
-        if len(raw) + len(value) > CHUNK_BYTES:
-            number = first.last = number + 1
-            self.rows._write(overlay, state, first_row, encode_chunk(first), None)
-            row, chunk = chunk_key(segment, side, number, raw_key), Chunk([])
-        chunk.records.append(kept)
-        self.rows._write(overlay, state, row, encode_chunk(chunk), None)
-        return number, len(chunk.records) - 1
+        segment, number = at_ms // self._segment_ms, 0
+        row = first_row = chunk_key(segment, side, 0, raw_key)
+        raw = first = overlay.get(row)
+        if first is not None:
+            number = number_of(first)
+            if number:
+                row = chunk_key(segment, side, number, raw_key)
+                raw = overlay.get(row)
+            if raw is not None and len(raw) + len(value) > CHUNK_BYTES:
+                number += 1
+                self.rows._write(overlay, state, first_row, with_last_chunk(first, number), None)
+                row, raw = chunk_key(segment, side, number, raw_key), None
+        self.rows._write(overlay, state, row, with_record(raw, Kept(at_ms, value)), None)
+        return number, 0 if raw is None else count_of(raw)
 
     def _unmatched(self, side: int, at_ms: int, chunk: int, place: int, raw_key: bytes) -> bytes:
         return unmatched_key(Unmatched(at_ms + self.spans_ms[side], side, chunk, place, raw_key))
@@ -214,7 +210,7 @@ class JoinStore:
         """Return the record that a row says had no match; None if it is missing."""
         one = unmatched_parts(row)
         raw = overlay.get(chunk_key(self.time_of(row) // self._segment_ms, one.side, one.chunk, one.raw_key))
-        records = [] if raw is None else decode_chunk(raw).records
+        records = [] if raw is None else decode_chunk(raw)
         return records[one.place] if one.place < len(records) else None
 
     def result(self, raw: bytes) -> bytes:
@@ -236,7 +232,7 @@ class JoinStore:
     def shown_value(self, raw: bytes) -> Any:
         """Return a row's value as people read it: the times of records, or stream time."""
         if raw[:1] == CONTENT:
-            return [one.at_ms for one in decode_chunk(raw).records]
+            return [one.at_ms for one in decode_chunk(raw)]
         return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
 
     def shown_row(self, decode: Sequence[Callable[[bytes], Any]], row: bytes, raw: bytes) -> Any:
@@ -250,7 +246,7 @@ class JoinStore:
         side = int.from_bytes(row[SIDE_AT : SIDE_AT + 1])
         if row[:1] != CHUNK or side >= len(decode):
             raise ValueError(f"not the row of a join's records: {row[:50]!r}")
-        return [(one.at_ms, decode[side](one.value)) for one in decode_chunk(raw).records]
+        return [(one.at_ms, decode[side](one.value)) for one in decode_chunk(raw)]
 
 
 class OneStore(JoinStore):
@@ -369,7 +365,7 @@ class OneStore(JoinStore):
     def _wait_again(self, overlay: Overlay, state: TaskState, raw_key: bytes, waiting: Iterable[Match]) -> None:
         """Put these in the place of all records of a key that wait."""
         raw = overlay.get(chunk_key(0, RIGHT, 0, raw_key))
-        for number in range(0 if raw is None else decode_chunk(raw).last + 1):
+        for number in range(0 if raw is None else number_of(raw) + 1):
             overlay.delete(chunk_key(0, RIGHT, number, raw_key))
         for match in waiting:
             self._keep(overlay, state, RIGHT, match.at_ms, raw_key, match.value)
@@ -393,8 +389,7 @@ class OneStore(JoinStore):
             over = [match for match in waiting if match.at_ms + self.waits_ms <= ended.end_ms]
             if over:
                 self._wait_again(overlay, state, ended.raw_key, waiting[len(over) :])
-            chunk = Chunk([Kept(match.at_ms, match.value) for match in over])
-            return [(RIGHT, encode_chunk(chunk))] if over else []
+            return [(RIGHT, encode_chunk([Kept(match.at_ms, match.value) for match in over]))] if over else []
         ones = self._ones(overlay, ended.raw_key)
         over_ones = [one for one in ones if one.end_ms == ended.end_ms]
         self._write_ones(overlay, state, ended.raw_key, [one for one in ones if one not in over_ones])
@@ -425,7 +420,7 @@ class OneStore(JoinStore):
         if raw[:1] == ONES:
             return [(one.at_ms, one.until_ms, decode[LEFT](one.value)) for one in decode_ones(raw)]
         if raw[:1] == CONTENT:
-            return [(one.at_ms, decode[RIGHT](decode_early(one.value).value)) for one in decode_chunk(raw).records]
+            return [(one.at_ms, decode[RIGHT](decode_early(one.value).value)) for one in decode_chunk(raw)]
         return self.shown_value(raw)
 
 

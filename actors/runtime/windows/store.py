@@ -27,12 +27,15 @@ from actors._core.windows.rows import (
     into_session,
     into_sliding,
     key_of,
+    last_of,
     list_key,
     replaced,
     time_of,
+    with_last,
 )
 from actors.errors import UsageError
 from actors.runtime.message.context import Context, current_message
+from actors.runtime.message.outputs import new_tuple
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import ReadTime, TaskState
 from actors.runtime.windows.across import AcrossKeys, Feed, only_feed
@@ -410,8 +413,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         if isinstance(kind, AlignedWindows):
             found = self._into_aligned(kind.holding(at_ms), overlay, state, raw_key, change)
         elif isinstance(kind, Sliding):
-            fold = lambda raw: self.encode_value(change(raw))  # noqa: E731
-            found = self._into_sliding(kind, overlay, state, raw_key, at_ms, fold)
+            found = self._into_sliding(kind, overlay, state, raw_key, at_ms, lambda raw: self.encode_value(change(raw)))
         else:
             found = self._into_session(kind, overlay, state, raw_key, at_ms, change)
         if not found:
@@ -500,6 +502,13 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         self, kind: Session, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, change: Change
     ) -> Changed[Any]:
         time = state.windows
+        from_ms = max(at_ms - kind.gap_ms, time.visible_ms(self) + 1)
+        # Hot: most keys have one list that matters, and most records are of its last session, or of one behind it.
+        is_one_list = from_ms // self.segment_ms == (time.latest_ms + 1) // self.segment_ms
+        if is_one_list and self.changes is None and not time.is_closing:
+            changed = self._into_last(overlay, state, raw_key, from_ms, at_ms, change)
+            if changed is not None:
+                return changed
         found = self._segments(overlay.get, raw_key, at_ms - kind.gap_ms, LAST_MS, time)
         window, gone = into_session(kind, self._kept(found, time), at_ms)
         if not time.is_open(self, window) or window.end_ms in {one.end_ms for one in gone if one.is_closed}:
@@ -513,6 +522,30 @@ class WindowStore(AcrossKeys, Generic[K, V]):
             new += [structs.replace(one, is_merged=True) for one in due]
         self._write_lists(overlay, state, raw_key, found, gone, new)
         return [(window, self._result(value, encoded))]
+
+    def _into_last(
+        self, overlay: Overlay, state: TaskState, raw_key: bytes, from_ms: int, at_ms: int, change: Change
+    ) -> Changed[Any] | None:
+        """Put a record into the last session of a list, or into one behind it; return None if it may concern others.
+
+        The others aren't decoded. Sessions that end before `from_ms` are past their retention, or too far away.
+        """
+        time, row = state.windows, list_key(from_ms // self.segment_ms, raw_key)
+        raw = overlay.get(row)
+        last = None if raw is None else last_of(raw)
+        former = None if last is None or last.end_ms < from_ms else last
+        if former is not None and (at_ms < former.start_ms or former.is_closed or former.is_merged):
+            return None
+        start_ms, end_ms = (at_ms, at_ms) if former is None else (former.start_ms, former.end_ms)
+        if not time.is_open(self, new_tuple(Window, (start_ms, end_ms))):
+            return [] if former is None else None
+        end_ms = max(end_ms, at_ms)
+        value = change(None if former is None else former.value)
+        session = Held(start_ms, end_ms, self.encode_value(value), end_ms)
+        self.rows._write(overlay, state, row, with_last(raw, session, is_new=former is None), None)
+        if former is None and self.on_close_function is not None:
+            self._expect(overlay, state, row, [] if last is None else [last], [session])
+        return [(new_tuple(Window, (start_ms, end_ms)), self._result(value, session.value))]
 
     def _merged(self, held: Sequence[Held]) -> bytes | None:
         """Return the value of sessions that become one, the earlier first; None of none."""
@@ -541,7 +574,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         new_in: dict[int, list[Held]] = {}
         for one in changed:
             new_in.setdefault(self.segment_of(one), []).append(one)
-        for segment in sorted(found.keys() | new_in.keys()):
+        for segment in sorted(found.keys() | new_in.keys() if gone else new_in):
             before, new = found.get(segment, []), new_in.get(segment, [])
             after = replaced(before, places, new)
             row = list_key(segment, raw_key)

@@ -159,6 +159,8 @@ class TaskWindows:
     """
 
     is_busy = False
+    _merged: Progress | None = None
+    """A row `m` with times of former partitions; None of most, for which that question costs nothing."""
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ class TaskWindows:
         self._meters = meters
         self._is_in_order = is_in_order
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
-        self.is_closing, self._merged = False, Progress()
+        self.is_closing = False
         self._closings: dict[TimedStore, _Closing] = {}
         self.stream_ms = self.latest_ms = -1
         for store in stores:
@@ -190,7 +192,8 @@ class TaskWindows:
                 progress = read_progress(store, self._state)
                 self.stream_ms = max(self.stream_ms, progress.stream_ms)
                 self.latest_ms = max(self.latest_ms, progress.stream_ms, progress.latest_ms)
-                self._merged = max(self._merged, progress, key=lambda store: len(store.former))
+                if len(progress.former) > len(self._merged.former if self._merged else ()):
+                    self._merged = progress
         self._written_ms = self._earlier_ms = self.stream_ms
         # Seen of the records alone: what stream time has come to by the clock isn't in it.
         self._seen_ms = self._written_latest_ms = self.latest_ms
@@ -208,13 +211,13 @@ class TaskWindows:
     @property
     def key_ms(self) -> int:
         """Stream time, or the later one that the message's key has come to in a former partition."""
-        ctx = current_message.get(None) if self._merged.former and not self.is_closing else None
+        ctx = current_message.get(None) if self._merged and not self.is_closing else None
         return self.stream_ms if ctx is None else max(self.stream_ms, former_time(self._merged, ctx._raw_key)[0])
 
     def is_open(self, store: WindowStore[Any, Any], window: Window) -> bool:
         """Return whether a window still takes records."""
         closing, closing_ms = self._closings[store], store.windows.closes_ms(window, store.grace_ms)
-        if closing.by_former_grace(closing_ms) <= self.key_ms:
+        if closing.by_former_grace(closing_ms) <= (self.stream_ms if self._merged is None else self.key_ms):
             return False
         # A close is handled at its own time, and a longer grace may have put it off until other windows were removed.
         return not self.is_closing or store.counts_ms(window) > store.expired_ms(closing.expired)
@@ -222,7 +225,7 @@ class TaskWindows:
     def closed_ms(self, store: TimedStore) -> int:
         """Return the end at or before which windows are closed."""
         closing = self._closings[store]
-        ended_ms = self.key_ms - closing.closes.idle_ms
+        ended_ms = (self.stream_ms if self._merged is None else self.key_ms) - closing.closes.idle_ms
         by_former_ms = min(closing.closed_end_ms, ended_ms - closing.closed_grace_ms)
         return max(ended_ms - store.grace_ms, by_former_ms)
 
@@ -242,7 +245,7 @@ class TaskWindows:
         A message doesn't find them though they may wait for their close: what it leads to doesn't depend on that. A
         close finds what was kept at its time.
         """
-        return self.key_ms - store.kept_ms
+        return (self.stream_ms if self._merged is None else self.key_ms) - store.kept_ms
 
     def time_of(self, ctx: Context) -> int:
         """Return the time by which a message belongs to windows: no later than the latest record's.
@@ -261,7 +264,7 @@ class TaskWindows:
         record = ctx._record
         if self._by_clock:
             return False
-        stream_ms = self.key_ms if self._merged.former else self.stream_ms
+        stream_ms = self.stream_ms if self._merged is None else self.key_ms
         if record.timestamp >= stream_ms - self._longest_grace_ms and record.timestamp > self._closed_end_ms:
             # Hot: most are, and the window that ends last is open then.
             return False
@@ -405,8 +408,8 @@ class TaskWindows:
         reached_ms = self._reached_ms()
         has_moved, handled_ms = reached_ms > self._written_ms, min(reached_ms, self._handled_ms())
         has_moved = has_moved or (self._follows_feeds and self.latest_ms > self._written_latest_ms)
-        if self._merged.former and handled_ms >= max(stream_ms for stream_ms, _ in self._merged.former.values()):
-            self._merged, has_moved = Progress(), True
+        if self._merged and handled_ms >= max(self._merged.former.values())[0]:
+            self._merged, has_moved = None, True
         for store, closing in self._closings.items():
             expired = max(closing.expired, store.expired_until(handled_ms - store.kept_ms))
             if not has_moved and expired == closing.expired:
@@ -421,8 +424,8 @@ class TaskWindows:
                 grace_ms=store.grace_ms,
                 has_entries=closing.has_entries,
                 expired=expired,
-                latest_ms=self.latest_ms if self._follows_feeds or self._merged.former else -1,
-                **({} if self._merged.former else {"former": {}, "former_partitions": 0}),
+                latest_ms=self.latest_ms if self._follows_feeds or self._merged is not None else -1,
+                **({"former": {}, "former_partitions": 0} if self._merged is None else {}),
             )
             write_progress(store, progress, self._state)
             self._state.scope.release()

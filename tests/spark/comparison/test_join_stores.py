@@ -190,7 +190,7 @@ def test_a_rebuild_has_no_record_that_is_past_its_retention(world: World, tmp_pa
     assert shown == {(side, key) for side in ("left", "right") for key in KEYS}
     for row in rows:
         if bytes(row["key"])[:1] == b"j":
-            records = decode_chunk(bytes(row["value"])).records
+            records = decode_chunk(bytes(row["value"]))
             assert json.loads(row["value_json"]) == [[one.at_ms, json.loads(one.value)] for one in records]
     for number in range(PARTITIONS):
         own = {bytes(row["key"]): bytes(row["value"]) for row in rows if row["partition"] == number}

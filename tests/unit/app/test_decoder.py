@@ -11,7 +11,7 @@ import faust
 import pytest
 
 from actors import Actor, App, Context, UsageError, receive
-from actors._core.windows.join_rows import Chunk, Kept, encode_chunk
+from actors._core.windows.join_rows import Kept, encode_chunk
 from actors.testing import ActorTestDriver
 from stores._core.record import METADATA_BYTES
 from stores._core.windows import SIDE_AT
@@ -110,4 +110,4 @@ def test_the_records_of_a_join_are_those_of_their_sides() -> None:
         with pytest.raises(ValueError, match="not the row of a join's records"):
             decoder.value_json(rows[key], damaged)
     with pytest.raises(ValueError, match="not a valid Balance"):
-        decoder.value_json(encode_chunk(Chunk([Kept(1, b"junk")])), key)
+        decoder.value_json(encode_chunk([Kept(1, b"junk")]), key)

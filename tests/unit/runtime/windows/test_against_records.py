@@ -248,3 +248,12 @@ def test_results_do_not_depend_on_which_windows_share_a_row(kind, steps, shift_m
     )
     assert late == late_later
     assert sent_later == [(key, [start + shift_ms, end + shift_ms, total]) for key, (start, end, total) in sent]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(steps=STEPS, settles=st.booleans(), retention_ms=st.sampled_from([500, 10_000]))
+@example(steps=[("a", 1, at_ms) for at_ms in (0, 20, 21, 19, 40, 14, 60, 33)], settles=True, retention_ms=10_000)
+@example(steps=[("a", 1, at_ms) for at_ms in (0, 20, 21, 19, 40, 14, 60, 33)], settles=False, retention_ms=10_000)
+def test_sessions_that_share_a_list_are_those_of_all_records(steps, settles, retention_ms):
+    run("session", steps, settles=settles, retention_ms=retention_ms)
+    run("session", steps, close_s=CLOSE_S, retention_ms=retention_ms)
