@@ -15,7 +15,7 @@ COMPILED = [
     "actors/runtime/inputs/progress.py",
     "actors/runtime/inputs/task_time.py",
     "actors/runtime/message/context.py",
-    "actors/runtime/message/ids.py",
+    "actors/_core/values/ids.py",
     "actors/runtime/message/internal_messages.py",
     "actors/runtime/message/outputs.py",
     "actors/runtime/message/store.py",

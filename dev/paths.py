@@ -64,7 +64,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "Asker.ask EncodedRequest.of _chain_in _refuse_cycle _unanswered Asker._waiting deadline_header carry "
             "question_headers Waiting.question Waiting.deliver EncodedRequest.open",
         ),
-        ("actors/runtime/message/ids.py", "id_of digest_of message_id"),
+        ("actors/_core/values/ids.py", "id_of digest_of message_id"),
         ("actors/_kafka/requests.py", "KafkaRequests.ask"),
         ("actors/runtime/task/handling.py", "Handling.message Handling.once Handling._read"),
         (

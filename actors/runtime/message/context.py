@@ -11,10 +11,10 @@ from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, SupportsIndex
 
+from actors._core.values.ids import message_id
 from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
 from actors.runtime.message.failures import undecodable
-from actors.runtime.message.ids import message_id
 from actors.runtime.message.outputs import (
     NO_HEADERS,
     RECORD_OVERHEAD_BYTES,

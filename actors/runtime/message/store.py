@@ -13,11 +13,11 @@ from typing import Any, Generic, Literal, TypeVar
 from mypy_extensions import mypyc_attr
 
 from actors._core.aggregates import Aggregate
-from actors._core.values.refusals import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
 from actors.errors import NewerVersionError, UsageError
 from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.failures import newer_program
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
+from actors.runtime.message.store_errors import checked_ttl_ms, foreign_key, no_ranges, not_its_own, unreachable
 from actors.runtime.message.task_state import TaskState
 from stores._core.overlay import Overlay
 from stores._core.record import NEVER

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from actors._core.partitioner import MURMUR2, Partitioner
-from actors._core.values.refusals import Handle
 from actors.errors import RecordError
 from actors.ports import Output, TopicPartition
 from actors.runtime.message.outputs import OutputTopic
+from actors.runtime.message.store_errors import Handle
 from actors.runtime.message.tools import Tools
 from stores._core.overlay import MessageScope, Overlay
 

@@ -21,12 +21,12 @@ from actors._core import keys
 from actors._core.keys import make_place, place_of
 from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
+from actors._core.values.ids import id_of
 from actors._core.values.read_back import difference
 from actors.errors import UsageError
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import is_newer
-from actors.runtime.message.ids import id_of
 
 PREFIX, END = b"e", b"f"
 """All keys of the outbox lie between."""

@@ -22,9 +22,9 @@ import msgspec
 
 from actors._core.keys import make_place
 from actors._core.outside import MALFORMED
+from actors._core.values.ids import message_id
 from actors.errors import NewerVersionError, RecordTooLargeError
 from actors.runtime.message.failures import is_newer, newer_entry
-from actors.runtime.message.ids import message_id
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store

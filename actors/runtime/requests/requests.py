@@ -35,6 +35,7 @@ from typing import Any
 
 from actors._core.logs import escaping
 from actors._core.outside import MISSHAPEN
+from actors._core.values.ids import digest_of, id_of
 from actors.errors import (
     AskCycleError,
     AskFailedError,
@@ -48,7 +49,6 @@ from actors.errors import (
 )
 from actors.ports import ActorReply, ActorRequest, Clock, LogRecord, Requests
 from actors.runtime.message.context import Context
-from actors.runtime.message.ids import digest_of, id_of
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, OutputTopic, Recipient
 from actors.runtime.message.task_state import TaskState
 

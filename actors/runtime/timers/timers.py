@@ -32,12 +32,12 @@ import msgspec
 from actors._core.keys import sized, split_sized
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
+from actors._core.values.ids import digest_of, id_of
 from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
 from actors.ports import Clock, InputRecord, TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import is_newer, newer_entry
-from actors.runtime.message.ids import digest_of, id_of
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.spec import ActorSpec

@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar
 from msgspec import structs
 
 from actors._core.aggregates import Aggregate, as_it_is
-from actors._core.values.refusals import no_ranges
 from actors._core.windows.held import Held
 from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Window, Windows
 from actors._core.windows.rows import (
@@ -37,6 +36,7 @@ from actors.errors import UsageError
 from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.outputs import new_tuple
 from actors.runtime.message.store import Store
+from actors.runtime.message.store_errors import no_ranges
 from actors.runtime.message.task_state import ReadTime, TaskState
 from actors.runtime.windows.across import AcrossKeys, Feed, only_feed
 from actors.runtime.windows.changes import ChangeStore
