@@ -36,6 +36,7 @@ from actors.runtime.message.context import enter_message
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
 from actors.runtime.windows.closes import TimedStore
+from actors.runtime.windows.late import windowed
 from actors.runtime.windows.task_windows import TaskWindows
 from stores._core.overlay import MessageScope, Overlay, with_metadata
 from stores._core.record import Position
