@@ -164,8 +164,8 @@ class TaskLog(Protocol):
             MigratedError: nothing was committed, after `end`.
         """
 
-    def ready_in_s(self) -> float:
-        """Return seconds to gather records before a commit that isn't due; 0 if it may begin now."""
+    def is_ready(self, wake: Callable[[], None]) -> bool:
+        """Return whether a commit that isn't due may begin now. If not, records are gathered until `wake` is called."""
 
     def end(self) -> None:
         """Begin no further commit, and drop those that wait: the partition may be another member's."""

@@ -165,9 +165,9 @@ class MemoryLog:
             self._expiries.saw(batch)
         return CommitReceipt({})
 
-    def ready_in_s(self) -> float:
-        """Return 0: nothing is to be gathered."""
-        return 0.0
+    def is_ready(self, wake: Callable[[], None]) -> bool:
+        """Return True: nothing is to be gathered."""
+        return True
 
     def end(self) -> None:
         """Do nothing: there is no other owner."""

@@ -39,8 +39,6 @@ logger = escaping(logging.getLogger(__name__))
 NOBODY = Identity("", -1)
 END_S = 15.0
 """How long a failed transaction is tried to be ended: a coordinator that died is replaced after about 10 s."""
-LOOK_AGAIN_S = 0.001
-"""How soon tasks look again at least while a transaction is under way."""
 GATHER = 16
 """A transaction of several tasks waits one part in so many of the last one's time for batches that come a bit later."""
 
@@ -106,13 +104,14 @@ class Committer:
     longest_rest_s: float = 0.0
     knows: Callable[[str], Awaitable[bool]] | None = None
     _commit_s: float = field(default=0.0, init=False)
-    _ready_s: float = field(default=0.0, init=False)
-    _began_s: float | None = field(default=None, init=False)
+    _rest: asyncio.TimerHandle | None = field(default=None, init=False)
+    _resting: set[Callable[[], None]] = field(default_factory=set, init=False)
     _taken: int = field(default=0, init=False)
     _waiting: deque[_Waiting] = field(default_factory=deque, init=False)
     _running: asyncio.Task[None] | None = field(default=None, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _others_turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _is_under_way: bool = field(default=False, init=False)
     _is_doubtful: bool = field(default=True, init=False)
     _was_fenced: bool = field(default=False, init=False)
     _ending: dict[str, asyncio.Future[None]] = field(default_factory=dict, init=False)
@@ -155,13 +154,33 @@ class Committer:
         async with self._others_turn:
             await self.writer.end_transaction_of(transactional_id)
 
-    def ready_in_s(self) -> float:
-        """Return seconds until a commit may begin."""
-        now_s, began_s = asyncio.get_running_loop().time(), self._began_s
-        if began_s is None:
-            return max(0.0, self._ready_s - now_s)
-        # If it ended now, there would be a rest still.
-        return max(self._ready_s - now_s, rest_s(now_s - began_s, self._taken, self.longest_rest_s), LOOK_AGAIN_S)
+    def is_ready(self, wake: Callable[[], None]) -> bool:
+        """Return whether a commit may begin: no transaction is under way, and the rest after the last one is over.
+
+        If not, `wake` is called when it may. All tasks that wait for that are woken at once, so they go together.
+        """
+        if not self._is_under_way and self._rest is None:
+            return True
+        self._resting.add(wake)
+        return False
+
+    def _begin_rest(self) -> None:
+        self._is_under_way = False
+        self._end_rest()
+        seconds = rest_s(self._commit_s, self._taken, self.longest_rest_s)
+        self._rest = asyncio.get_running_loop().call_later(seconds, self._rested)
+
+    def _end_rest(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+
+    def _rested(self) -> None:
+        self._rest = None
+        if not self._is_under_way:
+            resting, self._resting = self._resting, set()
+            for wake in resting:
+                wake()
 
     async def commit(self, log: CommitterLog, batch: CommitBatch) -> CommitReceipt:
         """Commit a batch. If it is cancelled before its transaction began, nothing is sent."""
@@ -178,6 +197,7 @@ class Committer:
         if running is not None:
             running.cancel()
             await asyncio.wait([running])
+        self._end_rest()
         await self.writer.close()
 
     async def _run(self) -> None:
@@ -187,23 +207,19 @@ class Committer:
             await asyncio.sleep(self._commit_s / GATHER if self._taken > 1 else 0)
             now_s = asyncio.get_running_loop().time
             while taken := self._take():
-                self._began_s, self._taken = began_s, count = now_s(), len(taken)
-                # About when it and the rest will be over.
-                usual_s = min(self._commit_s, self.longest_rest_s)
-                self._ready_s = began_s + usual_s + rest_s(usual_s, count, self.longest_rest_s)
+                self._is_under_way, began_s, self._taken = True, now_s(), len(taken)
                 async with self._turn:
                     await self._together(taken)
-                self._commit_s, self._began_s = now_s() - began_s, None
-                # Not before the time that tasks wait for already: they go on together.
-                self._ready_s = max(self._ready_s, now_s() + rest_s(self._commit_s, count, self.longest_rest_s))
+                self._commit_s = now_s() - began_s
                 await self._leave_nothing_open()
+            self._begin_rest()
         except Exception as error:
             # A defect: it ends the tasks that wait, and they end the worker.
             for waiting in (*taken, *self._waiting):
                 if not waiting.receipt.done():
                     waiting.receipt.set_exception(error)
         finally:
-            self._running = self._began_s = None
+            self._running = None
 
     def _take(self) -> list[_Waiting]:
         """Return the batches of the next transaction: those that fit, at least one."""
@@ -315,9 +331,9 @@ class CommitterLog:
         """Commit a batch as the committer does."""
         return await self.committer.commit(self, batch)
 
-    def ready_in_s(self) -> float:
-        """Return seconds until a commit may begin."""
-        return self.committer.ready_in_s()
+    def is_ready(self, wake: Callable[[], None]) -> bool:
+        """Return whether a commit may begin, else `wake` when it may."""
+        return self.committer.is_ready(wake)
 
     def end(self) -> None:
         """End the task's part in commits."""

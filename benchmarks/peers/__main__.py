@@ -66,6 +66,7 @@ class Plan:
     restore_keys: tuple[int, ...]
     latency_s: float
     commit_s: float
+    phases: bool
 
     def count(self, scenario: Scenario, system: str) -> int:
         """How many records a system gets: the slow ones fewer."""
@@ -91,6 +92,7 @@ class Plan:
 @click.option("--restore-keys", default="1000000", show_default=True, help="Sizes, separated by commas.")
 @click.option("--latency-seconds", default=20.0, show_default=True, help="At each rate; the first third warms up.")
 @click.option("--commit-interval-ms", default=100, show_default=True, help="Of every system.")
+@click.option("--phases", is_flag=True, help="With latency: of a record's and a commit's steps in ours as well.")
 @click.option("--quick", is_flag=True, help="Small counts and one round, to see that it works.")
 @click.option("--write", is_flag=True, help="Put the tables of all stored results into benchmarks/README.md.")
 @click.option("--keep", is_flag=True, help="Leave the folder with the workers' logs.")
@@ -140,6 +142,7 @@ def _plan(options: dict[str, Any]) -> Plan:
         restore_keys=tuple(int(keys) for keys in options["restore_keys"].split(",")),
         latency_s=options["latency_seconds"],
         commit_s=options["commit_interval_ms"] / 1000,
+        phases=options["phases"],
     )
 
 
@@ -238,6 +241,8 @@ class _Bench:
         cold = [] if self._runs else [(_COLD, system) for system in systems]
         for round_, system in [*cold, *self._turns(systems)]:
             job = self._own_input(system, partitions)
+            if self._plan.phases and system == OURS:
+                job = replace(job, phases=str(self._folder / f"{job.app}.phases"))
             with _no_figure(name, job, round_):
                 for found in await latency.measure(
                     job, self._folder / job.app, rates[system], seconds=self._plan.latency_s, broker_pid=broker_pid

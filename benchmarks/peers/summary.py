@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from benchmarks.peers.latency import PHASES, SHARES
 from benchmarks.peers.scenarios import LATENCY, RESTORE, SCENARIOS, SPARSE_ONES, TAKEOVER, Scenario, Sparse
 from benchmarks.peers.systems import FAUST, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, OURS, QUIX
 from benchmarks.peers.tables import Table
@@ -81,7 +82,7 @@ def _ratio(peer: str, runs: Iterable[Run], figure: Callable[[Run], float]) -> fl
 
 def tables(runs: Sequence[Run]) -> list[Table]:
     """Make a table of each kind of measurement that there is."""
-    made = [_rates(runs), _windows(runs), _latencies(runs), _sparse(runs), _restores(runs)]
+    made = [_rates(runs), _windows(runs), _latencies(runs), _phases(runs), _sparse(runs), _restores(runs)]
     return [table for table in made if table.rows]
 
 
@@ -132,14 +133,32 @@ def _latencies(runs: Sequence[Run]) -> Table:
     some = _of(runs, LATENCY)
     for rate in sorted({run["rate"] for run in some}):
         for system, same in _by_system([run for run in some if run["rate"] == rate]):
-            cells = [_spread([run[f"{part}_ms"] for run in same], "{:.1f}") for part in ("p50", "p99")]
+            cells = [_spread([run[name] for run in same], "{:.1f}") for name in SHARES]
+            cells += [_spread([run[f"{of}_cores"] for run in same], "{:.2f}") for of in ("worker", "broker")]
             came = min(run["came"] for run in same)
             rows.append([f"{rate:,}/s: {NAMES[system]}", *cells, f"{came:.1%}"])
     return Table(
         "latency",
         "Milliseconds from the producer's send to a read-committed consumer, exactly once, distinct keys, commit "
-        "interval 100 ms: median of the runs (least to most).",
-        ["", "p50", "p99", "came in time"],
+        "interval 100 ms: median of the runs (least to most). CPU: cores in use.",
+        ["", "p50", "p95", "p99", "p99.9", "max", "worker CPU", "broker CPU", "came in time"],
+        rows,
+    )
+
+
+def _phases(runs: Sequence[Run]) -> Table:
+    rows = []
+    some = [run for run in _of(runs, LATENCY) if run["phases"]]
+    for rate in sorted({run["rate"] for run in some}):
+        same = [run["phases"] for run in some if run["rate"] == rate]
+        for name, what in PHASES.items():
+            shares = zip(*(run[name] for run in same), strict=True)
+            rows.append([f"{rate:,}/s: {what}", *(_spread(share, "{:.1f}") for share in shares)])
+    return Table(
+        "phases",
+        "Where the time goes in ours: milliseconds of each step of a record and of its commit, each from the end of "
+        "the one before it.",
+        ["", "p50", "p95", "p99", "p99.9", "max"],
         rows,
     )
 

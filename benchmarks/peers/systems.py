@@ -65,6 +65,7 @@ class Job:
         commit_s: The commit interval.
         partitions: How many the input has.
         other: The other topic of a join: a stream, or that of a table.
+        phases: Where ours writes when its records and commits went from step to step; empty: nowhere.
     """
 
     system: str
@@ -80,6 +81,7 @@ class Job:
     commit_s: float = 0.1
     partitions: int = 4
     other: str = ""
+    phases: str = ""
 
     @property
     def group(self) -> str:
@@ -139,6 +141,7 @@ class Job:
             "PEER_COMMIT_S": str(self.commit_s),
             "PEER_PARTITIONS": str(self.partitions),
             "PEER_FOLDER": str(folder),
+            "PEER_PHASES": self.phases,
         }
 
     def _java_command(self, folder: Path) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from actors.errors import CommitRefusedError, OutcomeUnknownError, StaleGenerationError
@@ -49,8 +49,8 @@ class WatchedLog:
         self._audit.note(f"done: {batch}")
         return receipt
 
-    def ready_in_s(self) -> float:
-        return self._log.ready_in_s()
+    def is_ready(self, wake: Callable[[], None]) -> bool:
+        return self._log.is_ready(wake)
 
     def end(self) -> None:
         self._log.end()

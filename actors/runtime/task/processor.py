@@ -321,7 +321,7 @@ class TaskProcessor:
             return 0.0
         if self.executor.has_waiting:
             return self.commit_at_s(now_s := self.clock.monotonic()) - now_s
-        return math.inf if self._under_way is not None else self.context.log.ready_in_s()
+        return 0.0 if self._under_way is None and self._is_ready else math.inf
 
     async def _idle(self) -> None:
         if await self.inbox.wait(min(self._refresh_in_s(), self._due_in_s())):
@@ -404,7 +404,12 @@ class TaskProcessor:
     def commit_at_s(self, now_s: float) -> float:
         """Return when what was handled is to be committed at the latest."""
         oldest_s = now_s if self.oldest_s is None else self.oldest_s
-        return self.context.settings.policy.at_s(oldest_s, now_s + self.context.log.ready_in_s())
+        return self.context.settings.policy.at_s(oldest_s, now_s if self._is_ready else math.inf)
+
+    @property
+    def _is_ready(self) -> bool:
+        """Return whether a commit that isn't due may begin; if not, the task is woken when it may."""
+        return self.context.log.is_ready(self.inbox.wake)
 
     def is_suspect(self, one: InputProgress, offset: int) -> bool:
         """Return whether the broker refused a commit with messages behind this offset of an input."""

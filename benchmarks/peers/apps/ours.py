@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from actors import Context
 from benchmarks.peers.apps.base import app, settings
+from benchmarks.peers.apps.phases import Handler, Phases
 
 
 class RunCommand(msgspec.Struct):
@@ -44,4 +46,9 @@ async def replace_each(ctx: Context, value: Any) -> None:
 
 
 WORK = {"counter": count_per_key, "dedupe": pass_first, "table": replace_each}
-app.actor(source, stores=[state], name="work")(WORK[settings.work])
+handler: Handler = WORK[settings.work]
+if settings.phases:
+    phases = Phases(Path(settings.phases))
+    phases.watch()
+    handler = phases.handling(handler)
+app.actor(source, stores=[state], name="work")(handler)

@@ -23,6 +23,7 @@ class Settings:
     commit_s: float
     partitions: int
     folder: str
+    phases: str
 
     @classmethod
     def read(cls) -> Settings:
@@ -42,4 +43,5 @@ class Settings:
             commit_s=float(given["PEER_COMMIT_S"]),
             partitions=int(given["PEER_PARTITIONS"]),
             folder=given["PEER_FOLDER"],
+            phases=given["PEER_PHASES"],
         )

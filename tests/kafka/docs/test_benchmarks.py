@@ -25,7 +25,7 @@ from benchmarks.faults.takeover import Takeover
 from benchmarks.faults.verdict import fold, judge
 from benchmarks.locks.plan import SCENARIOS, WARM_S, Job, Result, Took
 from benchmarks.pauses import compared
-from benchmarks.peers.latency import Latency, probes
+from benchmarks.peers.latency import PHASES, Latency, phases, probes, shares
 from benchmarks.peers.rate import Rate
 from benchmarks.peers.scenarios import (
     LATENCY,
@@ -129,7 +129,10 @@ def a_run_of_everything() -> list[dict[str, object]]:
             Latency(
                 rate=1_000,
                 p50_ms=5.0 * size,
+                p95_ms=8.0 * size,
                 p99_ms=10.0 * size,
+                p999_ms=15.0 * size,
+                max_ms=20.0 * size,
                 came=1.0,
                 broker_cores=0.5 * size,
                 worker_cores=0.5 * size,
@@ -180,6 +183,21 @@ def test_every_kind_of_run_has_its_row() -> None:
 def test_every_partition_has_one_probe() -> None:
     keys = [key for key, _ in probes(256)]
     assert sorted(partition_for(key, 256) for key in keys) == list(range(256))
+
+
+def test_shares_of_latencies() -> None:
+    values = [float(number) for number in range(1_000, 0, -1)]
+    assert shares(values) == {"p50_ms": 501.0, "p95_ms": 951.0, "p99_ms": 991.0, "p999_ms": 1_000.0, "max_ms": 1_000.0}
+
+
+def test_phases_are_the_times_from_step_to_step_of_the_records_that_count(tmp_path: Path) -> None:
+    """A record is sent at 1 ms, fetched 1 ms later, in the inbox 2 ms after that, and so on."""
+    at_ns = [int(sum(range(1, step + 2)) * 1e6) for step in range(len(PHASES) + 1)]
+    sent_ns, *steps, came_ns = at_ns
+    noted = [steps[3:], [[sent_ns, *steps[:3]], [5, *steps[:3]]]]
+    (path := tmp_path / "phases").write_text(json.dumps(noted) + "\n")
+    found = phases(path, {sent_ns: came_ns})
+    assert found == {name: [float(step)] * 5 for step, name in enumerate(PHASES, 2)}
 
 
 def test_connections_to_a_port_are_counted() -> None:

@@ -19,6 +19,7 @@ from actors.errors import (
 )
 from actors.ports import CommitBatch, CommitReceipt, Identity
 from actors.runtime.committer import GATHER, Committer, Membership
+from actors.runtime.virtual_time import VirtualTime
 
 OLD, NEW = Identity("m", 1), Identity("m", 2)
 
@@ -146,23 +147,54 @@ async def test_tasks_gather_records_between_transactions_the_longer_the_more_the
     assert rest_s(0.01, 64, 0.02) == 0.02
     committer = Committer(Slow({}), 1 << 20, longest_rest_s=1e6)
     log = committer.new_log()
-    assert log.ready_in_s() == 0.0
+    woken = asyncio.Event()
+    assert log.is_ready(woken.set)
     await asyncio.gather(*(log.commit(batch(number)) for number in range(64)))
     await asyncio.sleep(0)
-    assert 0.0 < log.ready_in_s() <= rest_s(committer._commit_s, 64, 1e6)
+    assert not log.is_ready(woken.set)
+    await woken.wait()
+    assert log.is_ready(woken.set)
 
 
-async def test_a_transaction_that_takes_longer_than_the_last_one_is_still_followed_by_a_rest() -> None:
-    writer = Slow({})
-    committer = Committer(writer, 1 << 20, longest_rest_s=1e6)
-    log = committer.new_log()
+async def gathered_s(committer: Committer, takes_s: float) -> float:
+    """Return how long a task gathers records that waits from the begin of a transaction of `takes_s` on."""
+    log, woken, now_s = committer.new_log(), asyncio.Event(), asyncio.get_running_loop().time
+    began_s, committer.writer.takes_s = now_s(), takes_s
+    commit = asyncio.create_task(log.commit(batch(0)))
+    await asyncio.sleep(takes_s / 2)
+    assert not log.is_ready(woken.set)
+    await commit
+    await woken.wait()
+    assert log.is_ready(woken.set)
+    return now_s() - began_s
+
+
+def test_each_transaction_is_followed_by_its_own_rest_however_long_the_last_one_took() -> None:
+    async def three_times() -> list[float]:
+        committer = Committer(Slow({}), 1 << 20, longest_rest_s=1e6)
+        return [await gathered_s(committer, takes_s) for takes_s in (0.01, 1.0, 0.01)]
+
+    loop = VirtualTime()
+    try:
+        short_s, long_s = (takes_s + rest_s(takes_s, 1, 1e6) for takes_s in (0.01, 1.0))
+        assert loop.run(three_times()) == pytest.approx([short_s, long_s, short_s], abs=1e-4)
+    finally:
+        loop.end()
+
+
+async def test_a_commit_that_is_due_in_a_rest_is_followed_by_another() -> None:
+    committer = Committer(Slow({}), 1 << 20, longest_rest_s=1e6)
+    log, woken = committer.new_log(), asyncio.Event()
     await log.commit(batch(0))
-    writer.takes_s = 0.1
-    slow = asyncio.create_task(log.commit(batch(0)))
-    while not slow.done():
-        await asyncio.sleep(0.005)
-        assert log.ready_in_s() > 0.0
-    assert log.ready_in_s() > rest_s(0.05, 1, 1e6)
+    await asyncio.sleep(0)
+    assert not log.is_ready(woken.set)
+    first_rest = committer._rest
+    await log.commit(batch(0))
+    await asyncio.sleep(0)
+    assert not log.is_ready(woken.set)
+    assert committer._rest is not first_rest
+    await woken.wait()
+    assert log.is_ready(woken.set)
 
 
 async def test_tasks_that_are_ready_a_little_later_than_the_first_go_with_it() -> None:
