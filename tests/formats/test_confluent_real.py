@@ -1,0 +1,16 @@
+"""Confluent's own serializers and ours, at the real registry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.kafka.helpers import unique
+from tests.unit.formats.test_confluent import VALUES, read_each_others
+
+
+@pytest.mark.parametrize("subject", ["topic", "record", "topic-record"])
+@pytest.mark.parametrize("kind", list(VALUES))
+def test_each_reads_what_the_other_writes(registry: str, kind: str, subject: Any) -> None:
+    read_each_others(registry, kind, subject=subject, ids="prefix", part="value", topic_name=unique("orders"))

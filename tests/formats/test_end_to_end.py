@@ -1,0 +1,56 @@
+"""A worker on a real broker with a real registry, between Confluent's serializers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from actors import App, Context
+from actors.formats import Avro, Protobuf
+from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
+from tests.unit.formats.served import messages
+from tests.unit.formats.test_avro import Order, Total
+from tests.unit.formats.test_confluent import AVRO, as_data
+
+RECEIPT = messages("receipt.proto", "Receipt owner:string count:int64")["Receipt"]
+
+
+async def test_a_worker_between_confluents_serializers(brokers: str, registry: str, tmp_path: Path) -> None:
+    orders_name, receipts_name = unique("orders"), unique("receipts")
+    await make_topics(brokers, orders_name, receipts_name)
+    app = App(
+        unique("shop"),
+        broker=";".join(f"kafka://{broker}" for broker in brokers.split(",")),
+        datadir=str(tmp_path),
+        schema_registry=registry,
+        register_schemas=True,
+    )
+    orders = app.topic(orders_name, key_type=str, format=Avro(Order))
+    receipts = app.topic(receipts_name, key_type=str, format=Protobuf(RECEIPT))
+    totals = app.store("totals", format=Avro(Total))
+
+    @app.actor(orders, stores=[totals])
+    async def count(ctx: Context, order: Order) -> None:
+        total = Total(totals.get(ctx.key, Total(0)).count + order.count)
+        totals[ctx.key] = total
+        ctx.send(receipts, key=ctx.key, value=RECEIPT(owner=ctx.key, count=total.count))
+
+    with SchemaRegistryClient({"url": registry}) as client:
+        write = AvroSerializer(client, AVRO, as_data)
+        place = SerializationContext(orders_name, MessageField.VALUE)
+        await send(brokers, orders_name, [(b"ada", write(Order("hat", number), place)) for number in (1, 2, 3)])
+        async with app.running():
+
+            async def done() -> Any:
+                records = await read_all(brokers, receipts_name)
+                return records if len(records) == 3 else None
+
+            records: Any = await eventually(done)
+        read = ProtobufDeserializer(RECEIPT, {"use.deprecated.format": False}, client)
+        back = [read(record.value, SerializationContext(receipts_name, MessageField.VALUE)) for record in records]
+        assert [(receipt.owner, receipt.count) for receipt in back] == [("ada", 1), ("ada", 3), ("ada", 6)]
