@@ -89,7 +89,7 @@ class _Avro:
         return fastavro.parse_schema(json.loads(schema.text), named_schemas=names)
 
     def problems(self) -> Iterator[Problem]:
-        return self._of(*self._roots, "")
+        return self._of(self._roots[0], self._roots[1], "")
 
     def _of(self, reader: Any, writer: Any, path: str) -> Iterator[Problem]:
         reader, writer = (
@@ -103,7 +103,7 @@ class _Avro:
         if isinstance(reader, list):
             tries = [list(self._of(branch, writer, path)) for branch in reader]
             if all(tries):
-                nearest = [problem for found in tries for problem in found if problem[0] != path]
+                nearest = [problem for attempt in tries for problem in attempt if problem[0] != path]
                 yield from nearest[:1] or [(path, f"{_kind(writer)} was written, and none of its union is that")]
             return
         kinds = _kind(reader), _kind(writer)
@@ -130,8 +130,11 @@ class _Avro:
             yield path, f"{writer['size']} bytes were written, and {reader['size']} are read"
         decimals = [(schema.get("precision"), schema.get("scale", 0)) for schema in (reader, writer)]
         if reader.get("logicalType") == writer.get("logicalType") == "decimal" and decimals[0] != decimals[1]:
-            yield path, "the decimals written have {} digits with scale {}, those read {} with {}".format(
-                *decimals[1], *decimals[0]
+            yield (
+                path,
+                "the decimals written have {} digits with scale {}, those read {} with {}".format(
+                    *decimals[1], *decimals[0]
+                ),
             )
 
     def _fields(self, reader: Any, writer: Any, path: str) -> Iterator[Problem]:
@@ -141,8 +144,8 @@ class _Avro:
         written = {field["name"]: field for field in writer["fields"]}
         for field in reader["fields"]:
             inner = f"{path}.{field['name']}".lstrip(".")
-            names = (field["name"], *field.get("aliases", ()))
-            other = next((written[name] for name in names if name in written), None)
+            called = (field["name"], *field.get("aliases", ()))
+            other = next((written[name] for name in called if name in written), None)
             if other is not None:
                 yield from self._of(field["type"], other["type"], inner)
             elif "default" not in field:

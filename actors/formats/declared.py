@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 from actors.declare.values.codecs import Codec, Place
 from actors.declare.values.schemas import topic_codecs
 from actors.formats.compatibility import problems
 from actors.formats.framing import RegistryFormat
-from actors.formats.registry import UNKNOWN_SCHEMA, UNKNOWN_SUBJECT, RegistryClient, RegistryError, Schema, client_of
+from actors.formats.registry import RegistryClient, RegistryError, Schema, client_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of a schema that was compared with its subject.
+    """The result of comparing a schema with its subject.
 
     Attributes:
         declared: the schema.
@@ -55,7 +54,7 @@ class Verdict:
 
     @property
     def is_registered(self) -> bool:
-        """Whether nobody has to register it: the subject has it, or only others write it, or it names a version."""
+        """True where nobody has to register it: the subject has it, or only others write it, or it names a version."""
         return bool(self.version or self.declared.schema is None or (self.declared.is_input and self.latest))
 
     def __str__(self) -> str:
@@ -142,61 +141,33 @@ async def register(app: Any, subjects: Sequence[str]) -> list[tuple[Declared, in
     return versions
 
 
-async def latest(app: Any, subject: str) -> Schema | None:
-    """Return the newest schema of a subject, None without any."""
-    client = client_of(app)
-    answer = await _found(client, "GET", f"subjects/{quote(subject, safe='')}/versions/latest")
-    return None if answer is None else await client.read(answer)
-
-
 async def _verdict(client: RegistryClient, declared: Declared) -> Verdict:
-    path = f"subjects/{quote(declared.subject, safe='')}"
-    versions = await _found(client, "GET", f"{path}/versions") or []
-    config = await _found(client, "GET", f"config/{quote(declared.subject, safe='')}?defaultToGlobal=true")
-    mode = str((config or await client.request("GET", "config")).get("compatibilityLevel", "NONE"))
-    if not versions or declared.schema is None:
-        if declared.version not in (None, "latest") and declared.version not in versions:
-            breaks = [f"the subject has no version {declared.version}"]
-            return Verdict(declared=declared, mode=mode, latest=max(versions, default=0), breaks=breaks)
-        return Verdict(declared=declared, mode=mode, latest=max(versions, default=0))
-    body = await client.body(declared.schema)
-    same = None if body is None else await _found(client, "POST", path, body)
-    version, newest = 0 if same is None else int(same["version"]), max(versions)
-    breaks = []
-    judged = versions if mode.endswith("_TRANSITIVE") else [newest]
-    for number in judged if version != newest else ():
-        other = await client.read(await client.request("GET", f"{path}/versions/{number}"))
-        breaks += _breaks(declared, other, number, mode, is_registered=bool(version))
-    if not (breaks or version or declared.is_input or body is None):
-        # The registry has the last word: it may know rules of its own.
-        answer = await client.request("POST", f"compatibility/{path}/versions/latest?verbose=true", body)
-        if not answer.get("is_compatible", True):
-            reasons = "; ".join(map(str, answer.get("messages") or ())) or "it names no field"
-            breaks = [f"the registry refuses it by the mode {mode}: {reasons}"]
+    subject, schema = declared.subject, declared.schema
+    versions, mode = await client.versions(subject), await client.mode(subject)
+    newest, breaks = max(versions, default=0), list[str]()
+    if schema is None:
+        if declared.version not in ("latest", *versions) or not versions:
+            breaks.append(f"the subject has no version {declared.version}")
+        return Verdict(declared=declared, mode=mode, latest=newest, breaks=breaks)
+    version = await client.version_of(subject, schema) if versions else 0
+    for number in (versions if mode.endswith("_TRANSITIVE") else [newest]) if version != newest else ():
+        other = await client.at_version(subject, number)
+        breaks += _breaks(declared, schema, other, number, mode=mode, writes=not (version or declared.is_input))
+    if versions and not (breaks or version or declared.is_input):
+        # The registry has the last word: it may know further rules.
+        reason = await client.refusal(subject, schema)
+        breaks = [] if reason is None else [f"the registry refuses it by the mode {mode}: {reason}"]
     return Verdict(declared=declared, mode=mode, latest=newest, version=version, breaks=breaks)
 
 
-def _breaks(declared: Declared, other: Schema, number: int, mode: str, *, is_registered: bool) -> Iterator[str]:
-    """Name the fields by which this program can't read a version, or programs with that one can't read this one's."""
-    assert declared.schema is not None
+def _breaks(
+    declared: Declared, schema: Schema, other: Schema, number: int, *, mode: str, writes: bool
+) -> Iterator[str]:
+    """Name the fields by which this program can't read a version, and programs with that one what this one writes."""
     kind = mode.removesuffix("_TRANSITIVE")
-    if kind in ("BACKWARD", "FULL") or (declared.is_input and mode != "NONE"):
-        for path, text in problems(declared.schema, other):
-            yield f"this program can't read version {number}: {_at(path)}{text}"
-    if kind in ("FORWARD", "FULL") and not is_registered and not declared.is_input:
-        for path, text in problems(other, declared.schema):
-            yield f"programs with version {number} can't read what this one writes: {_at(path)}{text}"
-
-
-def _at(path: str) -> str:
-    return f"field {path}: " if path else ""
-
-
-async def _found(client: RegistryClient, method: str, path: str, body: Any = None) -> Any:
-    """Return an answer, None where the registry lacks the subject or the schema."""
-    try:
-        return await client.request(method, path, body)
-    except RegistryError as error:
-        if error.status == 404 and (error.code in (UNKNOWN_SUBJECT, UNKNOWN_SCHEMA, 40408) or "config" in path):
-            return None
-        raise
+    if kind in ("BACKWARD", "FULL") or (declared.is_input and kind != "NONE"):
+        for path, text in problems(schema, other):
+            yield f"this program can't read version {number}: {f'field {path}: ' if path else ''}{text}"
+    if kind in ("FORWARD", "FULL") and writes:
+        for path, text in problems(other, schema):
+            yield f"programs with version {number} can't read this one's: {f'field {path}: ' if path else ''}{text}"

@@ -12,7 +12,12 @@ from actors.formats.registry import Schema
 
 
 def avro(*fields: Any, name: str = "Order") -> Any:
-    return {"type": "record", "name": name, "fields": [dict(zip(("name", "type", "default"), one)) for one in fields]}
+    names = ("name", "type", "default")
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [dict(zip(names[: len(field)], field, strict=True)) for field in fields],
+    }
 
 
 ENUM = {"type": "enum", "name": "Colour", "symbols": ["red", "blue"]}
