@@ -162,6 +162,8 @@ class Registry:
                 raw += await answer.content.read(MAX_ANSWER_BYTES + 1 - len(raw))
             if len(raw) > MAX_ANSWER_BYTES:
                 raise ValueError(f"its answer is larger than {MAX_ANSWER_BYTES} bytes")
+            if not raw and answer.status >= 400:
+                return answer.status, None
             try:
                 return answer.status, json.loads(raw)
             except (ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ from tests.kafka.helpers import unique
 from tests.unit.formats.served import served
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+JSON = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"})
 WITH_A_NOTE = {**ORDER, "fields": [*ORDER["fields"], {"name": "note", "type": "string", "default": ""}]}
 
 
@@ -111,7 +112,7 @@ def test_references_are_read_with_a_schema(address: str) -> None:
 
 @pytest.mark.parametrize("kind", ["PROTOBUF", "JSON"])
 def test_other_kinds(address: str, kind: Any) -> None:
-    text = {"PROTOBUF": 'syntax = "proto3"; message Order { int64 id = 1; }', "JSON": '{"type": "object"}'}[kind]
+    text = {"PROTOBUF": 'syntax = "proto3"; message Order { int64 id = 1; }', "JSON": JSON}[kind]
     id, _ = of_writer(address, unique("orders"), Schema(text, kind))
     asks = client(address)
     assert once(lambda: asks.schema(id, kind)).type == kind

@@ -103,7 +103,9 @@ def test_each_reads_what_the_other_writes(kind: str, subject: Any, ids: Any, par
         read_each_others(address, kind, subject=subject, ids=ids, part=part)
 
 
-def read_each_others(address: str, kind: str, *, subject: Any, ids: Any, part: Any, topic_name: str = "orders") -> None:
+def read_each_others(
+    address: str, kind: str, *, subject: Any, ids: Any, part: Any, topic_name: str = "orders", reads_back: bool = True
+) -> None:
     value = VALUES[kind]
     with SchemaRegistryClient({"url": address}) as client:
         options: dict[str, Any] = {"auto.register.schemas": True}
@@ -126,6 +128,8 @@ def read_each_others(address: str, kind: str, *, subject: Any, ids: Any, part: A
         own = resolved_now(lambda: codec.encode(value))
         back = sent_headers(codec.headers(value))
         assert [header for header, _ in back] == [header for header, _ in headers]
+        if not reads_back:
+            return
         assert read(own, SerializationContext(topic_name, place.field, back)) == value
         if kind != "json" and kind != "avro":
             # The same schema: it isn't registered twice, and the bytes are the same.
