@@ -18,6 +18,7 @@ _ARTIFACT = "spark-sql-kafka-0-10_2.13"
 # each by what its file's name begins with
 _NEEDED = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
 _S3A_NEEDED = ("hadoop-aws-", "bundle-")
+_AVRO_NEEDED = ("spark-avro_",)
 _VERSION = re.compile(r"spark-sql-kafka-0-10_[\d.]+-(\d+\.\d+)\.[^/]*\.jar$")
 _CACHE = Path("~/.cache/faust-actors")
 _LAUNCHER = Path(__file__).with_name("java")
@@ -69,7 +70,23 @@ def ensure_s3a_jars() -> list[Path]:
     [client] = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
     version = client.stem.removeprefix("hadoop-client-api-")
     what = f"hadoop-aws {version}"
-    return _kept(f"hadoop-aws-{version}", _S3A_NEEDED, what, lambda folder: _fetch_s3a(folder, version))
+    package = f"org.apache.hadoop:hadoop-aws:{version}"
+    return _kept(
+        f"hadoop-aws-{version}", _S3A_NEEDED, what, lambda folder: _fetch_artifact(folder, what, package, _S3A_NEEDED)
+    )
+
+
+def ensure_avro_jars() -> list[Path]:
+    """Return the jar with which Spark reads Avro, of pyspark's release; folders and errors as of `ensure_s3a_jars`."""
+    import pyspark
+
+    package, what = avro_package(pyspark.__version__), f"spark-avro-{pyspark.__version__}"
+    return _kept(what, _AVRO_NEEDED, what, lambda folder: _fetch_artifact(folder, what, package, _AVRO_NEEDED))
+
+
+def avro_package(version: str) -> str:
+    """Return the package of spark-avro for a release of Spark."""
+    return f"org.apache.spark:spark-avro_2.13:{version}"
 
 
 def _kept(name: str, needed: tuple[str, ...], what: str, fetch: Callable[[Path], None]) -> list[Path]:
@@ -141,9 +158,9 @@ def _fetching(what: str, folder: Path, *, jars: str) -> Iterator[None]:
         ) from error
 
 
-def _fetch_s3a(folder: Path, version: str) -> None:
-    with _fetching(f"hadoop-aws {version}", folder, jars="its jars"):
-        fetch_jars([f"org.apache.hadoop:hadoop-aws:{version}"], folder, only=_S3A_NEEDED)
+def _fetch_artifact(folder: Path, what: str, package: str, needed: tuple[str, ...]) -> None:
+    with _fetching(what, folder, jars="its jars"):
+        fetch_jars([package], folder, only=needed)
 
 
 def _fetch(folder: Path, version: str) -> None:

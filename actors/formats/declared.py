@@ -141,6 +141,20 @@ async def register(app: Any, subjects: Sequence[str]) -> list[tuple[Declared, in
     return versions
 
 
+async def exported(app: Any) -> dict[str, Any]:
+    """Return the schemas of an app's Avro stores for `spark_replay`, by changelog; errors as of `compare`."""
+    schemas: dict[str, Any] = {}
+    for codec in app.value_codecs.values():
+        match codec.origin:
+            case [type_, Place() as place, RegistryFormat(kind="AVRO") as format_]:
+                client, shape = client_of(app), format_.shape(type_, place)
+                subject = format_.subject_of(place, shape.record)
+                versions = [await client.at_version(subject, number) for number in await client.versions(subject)]
+                reader = shape.schema.text if shape.schema is not None else versions[-1][1].text if versions else ""
+                schemas[place.topic] = {"reader": reader, "writers": {id: schema.text for id, schema in versions}}
+    return schemas
+
+
 async def _verdict(client: RegistryClient, declared: Declared) -> Verdict:
     subject, schema = declared.subject, declared.schema
     versions, mode = await client.versions(subject), await client.mode(subject)
@@ -151,7 +165,7 @@ async def _verdict(client: RegistryClient, declared: Declared) -> Verdict:
         return Verdict(declared=declared, mode=mode, latest=newest, breaks=breaks)
     version = await client.version_of(subject, schema) if versions else 0
     for number in (versions if mode.endswith("_TRANSITIVE") else [newest]) if version != newest else ():
-        other = await client.at_version(subject, number)
+        _, other = await client.at_version(subject, number)
         breaks += _breaks(declared, schema, other, number, mode=mode, writes=not (version or declared.is_input))
     if versions and not (breaks or version or declared.is_input):
         # The registry has the last word: it may know further rules.

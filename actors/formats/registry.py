@@ -368,9 +368,10 @@ class RegistryClient:
                 raise
             return []
 
-    async def at_version(self, subject: str, version: int) -> Schema:
-        """Return a version of a subject; errors as of `register`."""
-        return await self._read(await self.request("GET", f"subjects/{quote(subject, safe='')}/versions/{version}"))
+    async def at_version(self, subject: str, version: int) -> tuple[int, Schema]:
+        """Return the id and the schema of a version of a subject; errors as of `register`."""
+        answer = await self.request("GET", f"subjects/{quote(subject, safe='')}/versions/{version}")
+        return _ids(answer)[0], await self._read(answer)
 
     async def mode(self, subject: str) -> str:
         """Return the compatibility that a subject demands, as `BACKWARD`; errors as of `register`."""

@@ -112,6 +112,13 @@ class Given:
 
         return replace(self, settings=DELTA_SETTINGS | self.settings)
 
+    def with_avro(self) -> Given:
+        """Return the same with Spark's jar for Avro."""
+        from spark_replay.jars import ensure_avro_jars
+
+        jars = [*map(str, ensure_avro_jars()), *filter(None, [self.settings.get("spark.jars")])]
+        return replace(self, settings={**self.settings, "spark.jars": ",".join(jars)})
+
     def source(self, spark: SparkSession) -> Source:
         """Return the changelog as a source."""
         from spark_replay.sources.archives.archive import archive

@@ -56,9 +56,22 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="An earlier rebuild, which may be that in --to: only what the log has behind it is read.",
 )
+@click.option(
+    "--schemas",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The schemas of an Avro store, of `faust schemas export`: adds the column value_columns, read by Spark alone.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing rebuild.")
 def rebuild(
-    to: Path, as_of: str, app: str | None, file_format: str, base: Path | None, overwrite: bool, **options: Any
+    to: Path,
+    as_of: str,
+    app: str | None,
+    file_format: str,
+    base: Path | None,
+    schemas: Path | None,
+    overwrite: bool,
+    **options: Any,
 ) -> Outcome:
     """Write the state that a changelog stands for at a point.
 
@@ -83,6 +96,10 @@ def rebuild(
         from spark_replay.fold.points import AsOf
 
         point = AsOf.parse(as_of)
+        if schemas is not None:
+            if base is not None:
+                raise click.UsageError("--schemas and --from exclude each other")
+            shared = shared.with_avro()
     with running(shared.with_delta() if file_format == "delta" else shared) as run:
         from spark_replay.fold.rebuild import write_rebuild
         from spark_replay.fold.rebuilt import SUMMARY
@@ -92,7 +109,14 @@ def rebuild(
         source = run.source()
         with run.progress(f"rebuild {source.topic}"):
             done = write_rebuild(
-                source, to=to, overwrite=overwrite, as_of=point, app=app, file_format=file_format, base=base
+                source,
+                to=to,
+                overwrite=overwrite,
+                as_of=point,
+                app=app,
+                file_format=file_format,
+                base=base,
+                schemas=schemas,
             )
     _tell(done, run.console)
     return Outcome(totals=done.totals, content=asdict(done))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import WrongTopicError
+from spark_replay.fold.columns import value_columns
 from spark_replay.fold.decoding import Codecs, decoded
 from spark_replay.fold.extending import Base, extend
 from spark_replay.fold.fold import live
@@ -131,6 +132,7 @@ def write_rebuild(
     app: str | None = None,
     file_format: str = "parquet",
     base: Path | None = None,
+    schemas: Path | None = None,
 ) -> Rebuilt:
     """Write the state that a changelog stands for at a point to a folder, as `rebuild_state` shapes it.
 
@@ -147,6 +149,8 @@ def write_rebuild(
         file_format: `parquet` or `delta`.
         base: An earlier rebuild, which may be `to`. Only what the log has behind it is read, and only `read_rebuild`
             reads the result: see `spark_replay.fold.rebuilt`. The state is that of a rebuild from the start.
+        schemas: Not with `base`; a file of schemas that adds the column `value_columns` to the files, see
+            `spark_replay.fold.columns`.
 
     Raises:
         TargetError: The folder exists and `overwrite` isn't set, or isn't a rebuild's; or `base` can't be gone on from.
@@ -160,7 +164,7 @@ def write_rebuild(
     require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
     require_format(source.spark, file_format)
     codecs = None if app is None else Codecs.of(app, source.topic)
-    run = _Run(source, _as_of(as_of), as_of_ms, codecs, file_format)
+    run = _Run(source, _as_of(as_of), as_of_ms, codecs, file_format, schemas)
     with replacing(to) as work, reading(str(source)):
         # another run may have written it while this one waited for its turn
         require_replaceable(to, SUMMARY, "rebuild", overwrite=overwrite)
@@ -182,6 +186,7 @@ class _Run:
     as_of_ms: int | None
     codecs: Codecs | None
     file_format: str
+    schemas: Path | None
     made_ms: int = field(default_factory=now_ms)
     started_s: float = field(default_factory=time.monotonic)
 
@@ -191,8 +196,9 @@ class _Run:
         counts, last = _counts(folded.facts)
         _require_changelog(self.source, counts)
         windows = folded.windows
+        state = folded.state_of(windows)
         layer, read = write_layer(
-            folded.state_of(windows),
+            state if self.schemas is None else value_columns(state, self.schemas, topic.name),
             to,
             Layer(folder="", ends=point.ends(topic)),
             codecs=self.codecs,

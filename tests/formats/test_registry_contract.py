@@ -129,7 +129,7 @@ def test_what_commands_ask(address: str) -> None:
         assert [await asks.register(subject, avro(schema)) for schema in (ORDER, WITH_A_NOTE)] == [1, 2]
         assert await asks.versions(subject) == [1, 2]
         assert await asks.version_of(subject, avro(ORDER)) == 1
-        assert json.loads((await asks.at_version(subject, 1)).text) == ORDER
+        assert json.loads((await asks.at_version(subject, 1))[1].text) == ORDER
         assert await asks.mode(subject) == "NONE"
         assert await asks.refusal(subject, avro({**ORDER, "doc": "another one"})) is None
 

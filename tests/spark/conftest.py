@@ -25,10 +25,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from spark_replay import spark_session
+    from spark_replay.jars import ensure_avro_jars
 
+    stems = {item.path.stem for item in request.session.items}
+    avro = {"spark.jars": ",".join(map(str, ensure_avro_jars()))} if "test_columns" in stems else {}
     session = spark_session(
         master="local[2]",
-        settings={
+        settings=avro
+        | {
             "spark.sql.shuffle.partitions": "2",
             # a few rows a job: neither a plan for each stage nor compiled code is worth its time. Tests of the command
             # line and of clusters run with Spark's own settings
@@ -46,7 +50,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m",
         },
         # its jars have 560 MB
-        s3a=any(item.path.stem == "test_object_storage" for item in request.session.items),
+        s3a="test_object_storage" in stems,
         log=tmp_path_factory.mktemp("spark") / "spark.log",
     )
     yield session

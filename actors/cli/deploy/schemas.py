@@ -14,7 +14,7 @@ from actors._faust.startup.plan import Action, Change
 from actors.cli.session import Session, with_session
 from actors.errors import ConfigurationError
 from actors.formats.compatibility import lines
-from actors.formats.declared import Verdict, compare, declared_schemas, register
+from actors.formats.declared import Verdict, compare, declared_schemas, exported, register
 from actors.formats.registry import RegistryError, client_of
 from stores._core.printable import counted
 
@@ -81,7 +81,9 @@ def diff(session: Session, subjects: tuple[str, ...]) -> None:
         declared = verdict.declared
         if (subjects and declared.subject not in subjects) or declared.schema is None:
             continue
-        latest = verdict.latest and _asked(client_of(session.app).at_version(declared.subject, verdict.latest))
+        latest = None
+        if verdict.latest:
+            _, latest = _asked(client_of(session.app).at_version(declared.subject, verdict.latest))
         session.say_content(
             "\n".join(
                 difflib.unified_diff(
@@ -93,6 +95,13 @@ def diff(session: Session, subjects: tuple[str, ...]) -> None:
                 )
             )
         )
+
+
+@schemas.command("export")
+@with_session
+def export(session: Session) -> None:
+    """Print the schemas of the program's Avro stores, to be kept beside an archive: see `spark_replay rebuild`."""
+    session.say_json(_asked(exported(session.app)))
 
 
 def planned(session: Session) -> list[Change]:

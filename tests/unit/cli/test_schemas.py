@@ -138,3 +138,16 @@ def test_a_plan_has_the_schemas(registry: FakeRegistry, monkeypatch: pytest.Monk
     assert run("plan").exit_code == 2
     run("schemas", "register")
     assert run("plan").exit_code == 0
+
+
+def test_an_export_has_the_schemas_of_the_stores(registry: FakeRegistry) -> None:
+    topic = "schemas--totals-changelog"
+    registry.register("other", json.dumps(OTHERS))
+    registry.register(f"{topic}-value", json.dumps(TOTAL))
+    run("schemas", "register")
+    [(changelog, own)] = json.loads(run("schemas", "export").output).items()
+    assert changelog == topic
+    assert json.loads(own["writers"]["2"]) == TOTAL
+    assert own["reader"] in own["writers"].values() or json.loads(own["reader"]) in map(
+        json.loads, own["writers"].values()
+    )
