@@ -1,13 +1,23 @@
 """What a format costs: decoding and encoding of a record of each format, in CPU time.
 
-`python -m benchmarks.formats`; the last line is JSON. The registry is one in memory, which codecs ask once.
+`python -m benchmarks.formats`; the last line is JSON. The registry of the costs is in memory; codecs ask it once.
+
+Beside Kafka Streams: values are decoded, counted per key, and sent with the count in them, exactly once. Kafka Streams
+has the serdes of `peers/Formats.java`; its schemas aren't looked up in a registry, ours are, once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -16,9 +26,14 @@ import pydantic
 
 from actors import App
 from actors.declare.values.schemas import topic_codecs
-from actors.formats import Avro, Json, JsonSchema, Protobuf
+from actors.formats import Avro, Json, JsonSchema, Place, Protobuf
 from actors.runtime.message.unresolved import resolved_now
 from actors.testing import FakeRegistry
+from benchmarks.peers.broker import delete_topics, load, make_topics, start_cluster
+from benchmarks.peers.rate import measure as measure_rate
+from benchmarks.peers.systems import EXACTLY_ONCE, KAFKA_STREAMS, OURS, Job, prepare
+from benchmarks.peers.values import Command, protobuf_command
+from dev import registry
 
 ROUNDS, CALLS = 7, 20_000
 
@@ -102,9 +117,74 @@ def measure(name: str, format_: Any, value: Any) -> dict[str, Any]:
     return {"format": name, "bytes": len(raw), **own}
 
 
+# --- beside Kafka Streams --------------------------------------------------------------------------------------------
+
+PARTITIONS, KEYS = 4, 1_000
+
+
+def encoded(codec: Any, type_: Any, count: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield records of 1,000 keys: commands of about a hundred bytes."""
+    texts = [
+        resolved_now(partial(codec.encode, type_(command=f"move-{number:06d}", args=[f"x={number}", "to=" + "b" * 60])))
+        for number in range(KEYS)
+    ]
+    for number in range(count):
+        yield b"customer-%07d" % (number % KEYS), texts[number % KEYS]
+
+
+async def rates(folder: Path, *, count: int, rounds: int) -> dict[str, float]:
+    """Return, by format, our rate to that of Kafka Streams: the median of the ratios of all rounds."""
+    ratios: dict[str, float] = {}
+    with start_cluster(folder) as cluster, registry.up(folder / "registry") as schemas:
+        app = App("benchmark", broker="kafka://127.0.0.1:9092", schema_registry=schemas.address, register_schemas=True)
+        for work, format_ in (("count_avro", Avro(Command)), ("count_protobuf", Protobuf(protobuf_command()))):
+            topic, name = f"input-{work.replace('_', '-')}", work.removeprefix("count_")
+            format_.subject = "record"
+            _, codec = topic_codecs(app.topic(topic, key_type=bytes, format=format_))
+            await make_topics(cluster.bootstrap, topic, partitions=PARTITIONS)
+            raw = await asyncio.to_thread(list, encoded(codec, format_.type, count))
+            await load(cluster.bootstrap, topic, PARTITIONS, raw)
+            schema = format_.shape(format_.type, Place(topic, "value")).schema
+            assert schema is not None
+            job = Job(
+                OURS,
+                work,
+                EXACTLY_ONCE,
+                cluster.bootstrap,
+                "",
+                topic,
+                "",
+                partitions=PARTITIONS,
+                registry=schemas.address,
+                schema=(schema.text, int.from_bytes(raw[0][1][1:5])),
+            )
+            pairs = [await _round(job, folder, name, number) for number in range(rounds)]
+            ratios[name] = round(median(ours / theirs for ours, theirs in pairs), 2)
+    return ratios
+
+
+async def _round(job: Job, folder: Path, name: str, number: int) -> tuple[float, float]:
+    found = {}
+    for system in (OURS, KAFKA_STREAMS) if number % 2 == 0 else (KAFKA_STREAMS, OURS):
+        app = f"{name}-{number}-{system.replace('_', '-')}"
+        own = replace(job, system=system, app=app, target=f"{app}-out")
+        rate = await measure_rate(own, folder / app, 1, timeout_s=600)
+        click.echo(
+            f"{name:<10} {system:<14} {rate.records_per_s:>8,.0f} records/s  {rate.cpu_s_per_million:>5.1f} CPU s per "
+            f"million  {rate.max_rss_mb:>4.0f} MiB"
+        )
+        found[system] = rate.records_per_s
+        await delete_topics(job.brokers, own.target, own.changelog)
+    return found[OURS], found[KAFKA_STREAMS]
+
+
 @click.command()
-def main() -> None:
-    """Measure all formats."""
+@click.option("--records", default=1_000_000, show_default=True, help="Of each format, beside Kafka Streams.")
+@click.option("--repeat", default=3, show_default=True, help="Rounds; the systems take turns.")
+@click.option("--costs-only", is_flag=True, help="Without brokers and Kafka Streams.")
+def main(records: int, repeat: int, costs_only: bool) -> None:
+    """Measure what formats cost, and their rates beside Kafka Streams with the same bytes."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     message = protobuf_order()
     values = {**FIELDS, "note": ""}
     rows = [
@@ -119,7 +199,12 @@ def main() -> None:
         click.echo(
             "{format:<22} {bytes:>4} bytes  decode {decode_us:>6.2f} µs  encode {encode_us:>6.2f} µs".format(**row)
         )
-    click.echo(json.dumps({"costs": rows}))
+    ratios: dict[str, float] = {}
+    if not costs_only:
+        prepare(KAFKA_STREAMS)
+        with tempfile.TemporaryDirectory(prefix="formats-") as folder:
+            ratios = asyncio.run(rates(Path(folder), count=records, rounds=repeat))
+    click.echo(json.dumps({"costs": rows, "ratio_to_kafka_streams": ratios}))
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         validate_log,
     )
     from spark_replay.comparison.watching import validate_live
+    from spark_replay.fold.columns import value_columns
     from spark_replay.fold.placement import home_partition, murmur2
     from spark_replay.fold.points import AsOf
     from spark_replay.fold.rebuild import rebuild_state, unknown_keys, write_rebuild
@@ -122,6 +123,7 @@ __all__ = [
     "validate_live",
     "validate_log",
     "validate_states",
+    "value_columns",
     "write_rebuild",
     "write_snapshot",
 ]
@@ -136,6 +138,7 @@ _NAMES = {
     "comparison.report": "Example Report",
     "comparison.validate": "compare_exports explain_exports validate_exports validate_log",
     "comparison.watching": "validate_live",
+    "fold.columns": "value_columns",
     "fold.placement": "home_partition murmur2",
     "fold.points": "AsOf",
     "fold.rebuild": "rebuild_state unknown_keys write_rebuild",

@@ -18,6 +18,7 @@ _ARTIFACT = "spark-sql-kafka-0-10_2.13"
 # each by what its file's name begins with
 _NEEDED = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
 _S3A_NEEDED = ("hadoop-aws-", "bundle-")
+_AVRO_NEEDED = ("spark-avro_",)
 _TABLES = {
     "delta": ("io.delta:delta-spark_{minor}_2.13:4.4.0", ("4.0", "4.1", "4.2"), ("delta-spark_", "delta-")),
     "iceberg": (
@@ -81,6 +82,19 @@ def ensure_s3a_jars() -> list[Path]:
     version = client.stem.removeprefix("hadoop-client-api-")
     package = f"org.apache.hadoop:hadoop-aws:{version}"
     return _kept(f"hadoop-aws-{version}", [package], _S3A_NEEDED, f"hadoop-aws {version}")
+
+
+def ensure_avro_jars() -> list[Path]:
+    """Return the jar with which Spark reads Avro, of pyspark's release; folders and errors as of `ensure_s3a_jars`."""
+    import pyspark
+
+    package, what = avro_package(pyspark.__version__), f"spark-avro-{pyspark.__version__}"
+    return _kept(what, [package], _AVRO_NEEDED, what)
+
+
+def avro_package(version: str) -> str:
+    """Return the package of spark-avro for a release of Spark."""
+    return f"org.apache.spark:spark-avro_2.13:{version}"
 
 
 def table_package(kind: str, spark_version: str) -> str:

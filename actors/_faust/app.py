@@ -135,6 +135,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
         value_type = declared_type(f"store {name}", value_type, format)
         values = stored_values(f"store {name}", value_type, value_serializer, **options)
         value, self.value_types[name] = values.codec, values.type
+        self.value_codecs[name] = value
         make: Callable[..., Store[Any, Any]] = Store
         if publish is not None:
             claim_target(name, publish, placement)

@@ -30,7 +30,7 @@ from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
 from actors.declare.options import milliseconds
 from actors.declare.topic import ActorChannel
-from actors.declare.values.codecs import declared_type, is_format
+from actors.declare.values.codecs import Codec, declared_type, is_format
 from actors.declare.values.schemas import ActorSchema
 from actors.declare.values.shapes import ValueType
 from actors.errors import ConfigurationError
@@ -118,6 +118,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.actors: dict[str, ActorDefinition] = {}
         self.stores: dict[str, Store[Any, Any]] = {}
         self.value_types: dict[str, ValueType] = {}
+        self.value_codecs: dict[str, Codec] = {}
         """By store."""
         self.renamed_stores: dict[str, str] = {}
         """The former name of each store that had another."""

@@ -6,7 +6,7 @@ actors.py, reset.py   an operation each that needs more than the brokers; the la
 run              `dev`, and `worker` and `send`, which replace Faust's own
 state            the commands of this group
 init             the command and the templates of new projects
-deploy           what is asked around a deploy: `doctor`, `plan`, `topics`
+deploy           what is asked around a deploy: `asyncapi`, `doctor`, `plan`, `schemas`, `topics`
 coordination.py  the group `locks`, whose commands are in `actors.coordination.cli`
 project.py       the app of a folder, for commands without `-A`; an app that can't be imported, as one line
 session.py       one run of a command: the app, where it prints, and errors as one line
@@ -29,7 +29,7 @@ from actors._faust.extensions import WorkerExtension
 from actors.admin.operations import OPERATIONS
 from actors.cli.actors import ListActors
 from actors.cli.coordination import locks
-from actors.cli.deploy import doctor, plan, topics
+from actors.cli.deploy import asyncapi, doctor, plan, schemas, topics
 from actors.cli.init import init
 from actors.cli.nearest import name_nearest
 from actors.cli.operations import add_operations
@@ -49,11 +49,13 @@ click.version_option(version("faust-actors"), message=f"faust-actors %(version)s
 base.find_app = load_app
 
 for command in (
+    asyncapi,
     dev,
     doctor,
     init,
     locks,
     plan,
+    schemas,
     settings,
     state,
     topics,

@@ -295,26 +295,35 @@ class RegistryClient:
         return error.status in (404, 405) and isinstance(await self.request("GET", "subjects"), list)
 
     async def _fetch_writer(self, subject: str, schema: Schema) -> None:
-        answer = await self._registered(subject, schema)
+        registers = self._registers or bool(getattr(self._transport, "registers", False))
+        answer = await self._registered(subject, schema, registers=registers)
         self._writers[subject, schema] = ids = _ids(answer)
         self._schemas[ids[0]] = schema
 
-    async def _registered(self, subject: str, schema: Schema) -> Any:
-        uses = [(name, (await self._registered(name, used))["version"]) for name, used in schema.uses]
-        references = (*schema.references, *(Reference(name, name, version) for name, version in uses))
-        path, body = f"subjects/{quote(subject, safe='')}", replace(schema, references=references).body()
+    async def _registered(self, subject: str, schema: Schema, *, registers: bool) -> Any:
+        body = await self._body(schema, registers=registers)
+        path = f"subjects/{quote(subject, safe='')}"
         try:
             return await self._looked_up(path, body, schema.other_text)
         except RegistryError as error:
             if error.code not in (UNKNOWN_SUBJECT, UNKNOWN_SCHEMA):
                 raise
-            if not (self._registers or getattr(self._transport, "registers", False)):
+            if not registers:
                 raise RegistryError(
-                    f"subject {subject} lacks the schema that this program writes: register it, or let workers do it "
-                    "(register_schemas=True)"
+                    f"subject {subject} lacks the schema that this program writes: register it (`faust -A APP schemas "
+                    "register`), or let workers do it (register_schemas=True)",
+                    code=UNKNOWN_SCHEMA,
                 ) from error
             await self.request("POST", f"{path}/versions", body)
         return await self.request("POST", path, body)
+
+    async def _body(self, schema: Schema, *, registers: bool) -> dict[str, Any]:
+        """Return what requests say of a schema, with the versions of those that it uses."""
+        uses = [
+            (name, (await self._registered(name, used, registers=registers))["version"]) for name, used in schema.uses
+        ]
+        references = (*schema.references, *(Reference(name, name, version) for name, version in uses))
+        return replace(schema, references=references).body()
 
     async def _looked_up(self, path: str, body: dict[str, Any], other_text: str) -> Any:
         try:
@@ -330,6 +339,8 @@ class RegistryClient:
         self._latest[subject, version] = self._schemas[ids[0]] = await self._read(answer)
         self._writers[subject, version] = ids
 
+    # --- what commands ask -----------------------------------------------------------------------------------------
+
     async def register(self, subject: str, schema: Schema) -> int:
         """Register a schema under a subject if it isn't there, whatever `registers` says; return its version.
 
@@ -337,9 +348,55 @@ class RegistryClient:
             RegistryError: the registry refuses it.
             OSError, ValueError: there was no answer.
         """
-        path = f"subjects/{quote(subject, safe='')}"
-        await self.request("POST", f"{path}/versions", schema.body())
-        return int((await self.request("POST", path, schema.body()))["version"])
+        return int((await self._registered(subject, schema, registers=True))["version"])
+
+    async def version_of(self, subject: str, schema: Schema) -> int:
+        """Return the version under which a subject has a schema, 0 if it hasn't; errors as of `register`."""
+        try:
+            return int((await self._registered(subject, schema, registers=False))["version"])
+        except RegistryError as error:
+            if error.code != UNKNOWN_SCHEMA:
+                raise
+            return 0
+
+    async def versions(self, subject: str) -> list[int]:
+        """Return the versions of a subject, none if it is unknown; errors as of `register`."""
+        try:
+            return list(await self.request("GET", f"subjects/{quote(subject, safe='')}/versions"))
+        except RegistryError as error:
+            if error.code != UNKNOWN_SUBJECT:
+                raise
+            return []
+
+    async def at_version(self, subject: str, version: int) -> tuple[int, Schema]:
+        """Return the id and the schema of a version of a subject; errors as of `register`."""
+        answer = await self.request("GET", f"subjects/{quote(subject, safe='')}/versions/{version}")
+        return _ids(answer)[0], await self._read(answer)
+
+    async def mode(self, subject: str) -> str:
+        """Return the compatibility that a subject demands, as `BACKWARD`; errors as of `register`."""
+        for path in (f"config/{quote(subject, safe='')}?defaultToGlobal=true", "config"):
+            try:
+                return str((await self.request("GET", path))["compatibilityLevel"])
+            except RegistryError as error:
+                if error.status != 404:
+                    raise
+        return "NONE"
+
+    async def refusal(self, subject: str, schema: Schema) -> str | None:
+        """Return why the registry would refuse a further version of a subject, None if it wouldn't.
+
+        It isn't asked where it lacks schemas that this one uses. Errors as of `register`.
+        """
+        try:
+            body = await self._body(schema, registers=False)
+        except RegistryError as error:
+            if error.code != UNKNOWN_SCHEMA:
+                raise
+            return None
+        path = f"compatibility/subjects/{quote(subject, safe='')}/versions/latest?verbose=true"
+        answer = await self.request("POST", path, body)
+        return None if answer["is_compatible"] else "; ".join(answer.get("messages") or ()) or "it names no field"
 
     async def _read(self, answer: Any, depth: int = 0) -> Schema:
         if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):

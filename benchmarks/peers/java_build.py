@@ -19,6 +19,8 @@ NAME = "kafka-streams-peer"
 NEEDS = (
     "org.apache.kafka:kafka-streams:4.4.0",
     "com.fasterxml.jackson.core:jackson-databind:2.21.2",
+    "org.apache.avro:avro:1.12.0",
+    "com.google.protobuf:protobuf-java:4.31.1",
     # Kafka logs by slf4j 1.7: the binding for slf4j 2 would never be found
     "org.slf4j:slf4j-simple:1.7.36",
 )

@@ -30,6 +30,7 @@ GUARANTEES = (EXACTLY_ONCE, AT_LEAST_ONCE)
 _MODULES = {
     **dict.fromkeys(("tumbling", "hopping", "session"), "windows"),
     **dict.fromkeys(("stream_join", "table_join"), "joins"),
+    **dict.fromkeys(("count_avro", "count_protobuf"), "formats"),
 }
 """Where ours has jobs that aren't in `apps/ours.py`."""
 
@@ -53,7 +54,8 @@ class Job:
         work: `counter` (read, add one, write, send the count) or `dedupe` (put if absent, send the first); ours
             also knows `table` (write and send each). `tumbling`, `hopping` and `session` count in windows and
             send each count that changed; only ours and Kafka Streams know them,
-            and `stream_join` and `table_join`, which send the values of both topics.
+            and `stream_join` and `table_join`, which send the values of both topics. `count_avro` and `count_protobuf`
+            count per key, and send each value with the count in it; they too are known to these two only.
         guarantee: One of `GUARANTEES`.
         brokers: Addresses, separated by commas.
         app: Names the group, the topics that the system makes, and the transactions.
@@ -66,6 +68,8 @@ class Job:
         partitions: How many the input has.
         other: The other topic of a join: a stream, or that of a table.
         phases: Where ours writes when its records and commits went from step to step; empty: nowhere.
+        registry: The address of the schema registry, where the work has schemas.
+        schema: What Kafka Streams gets in its place: the schema of the values, and its id.
     """
 
     system: str
@@ -82,6 +86,8 @@ class Job:
     partitions: int = 4
     other: str = ""
     phases: str = ""
+    registry: str = ""
+    schema: tuple[str, int] = ("", 0)
 
     @property
     def group(self) -> str:
@@ -142,6 +148,7 @@ class Job:
             "PEER_PARTITIONS": str(self.partitions),
             "PEER_FOLDER": str(folder),
             "PEER_PHASES": self.phases,
+            **({"SCHEMA_REGISTRY": self.registry} if self.registry else {}),
         }
 
     def _java_command(self, folder: Path) -> list[str]:
@@ -159,6 +166,8 @@ class Job:
             "commit-interval-ms": str(round(self.commit_s * 1000)),
             "session-timeout-ms": str(round(self.session_s * 1000)),
         }
+        if self.registry:
+            options |= {"schema": self.schema[0], "schema-id": str(self.schema[1])}
         if self.instance:
             options["group-instance-id"] = self.instance
         return java_command(*(part for name, value in options.items() for part in (f"--{name}", value)))

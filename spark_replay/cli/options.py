@@ -7,7 +7,7 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -93,6 +93,13 @@ class Given:
 
         file = {} if self.kafka_properties is None else read_properties(spark, self.kafka_properties)
         return file | self.kafka_options
+
+    def with_avro(self) -> Given:
+        """Return the same with Spark's jar for Avro."""
+        from spark_replay.jars import ensure_avro_jars
+
+        jars = [*map(str, ensure_avro_jars()), *filter(None, [self.settings.get("spark.jars")])]
+        return replace(self, settings={**self.settings, "spark.jars": ",".join(jars)})
 
     def source(self, spark: SparkSession) -> Source:
         """Return the changelog as a source."""

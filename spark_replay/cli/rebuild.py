@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ from spark_replay.cli.options import Given, Place, failing, running, source_opti
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 from spark_replay.session import require_pyspark
+from spark_replay.sources.staging import table_format
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,8 +51,16 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="An earlier rebuild, which may be that in --to: only what the log has behind it is read.",
 )
+@click.option(
+    "--schemas",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The schemas of an Avro store, of `faust schemas export`: adds the column value_columns, read by Spark alone.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing rebuild; of a table, read all of the log.")
-def rebuild(to: str, as_of: str, app: str | None, base: str | None, overwrite: bool, **options: Any) -> Outcome:
+def rebuild(
+    to: str, as_of: str, app: str | None, base: str | None, schemas: Path | None, overwrite: bool, **options: Any
+) -> Outcome:
     """Write the state that a changelog stands for at a point.
 
     Each row is a key: partition, key, value, source_offset, epoch, expires_at_ms, offset. Deleted keys, and keys that
@@ -75,12 +85,17 @@ def rebuild(to: str, as_of: str, app: str | None, base: str | None, overwrite: b
         from spark_replay.fold.points import AsOf
 
         point = AsOf.parse(as_of)
+        if schemas is not None:
+            if base is not None or table_format(to):
+                raise click.UsageError("--schemas goes without --from, and without a table")
+            shared = shared.with_avro()
     with running(shared, to, base) as run:
         from spark_replay.fold.rebuild import write_rebuild
 
         source = run.source()
         with run.progress(f"rebuild {source.topic}"):
-            done = write_rebuild(source, to=to, overwrite=overwrite, as_of=point, app=app, base=base)
+            options = {"overwrite": overwrite, "as_of": point, "app": app, "base": base, "schemas": schemas}
+            done = write_rebuild(source, to=to, **options)
     _tell(done, run.console)
     return Outcome(totals=done.totals, content=asdict(done))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ReadError, TargetError, WrongTopicError
+from spark_replay.fold.columns import value_columns
 from spark_replay.fold.decoding import Codecs, decoded
 from spark_replay.fold.extending import Base, extend
 from spark_replay.fold.fold import fields
@@ -106,6 +107,7 @@ def write_rebuild(
     app: str | None = None,
     base: str | Path | None = None,
     with_unknown: bool = False,
+    schemas: Path | None = None,
 ) -> Rebuilt:
     """Write the state that a changelog stands for at a point to a folder or table, as `rebuild_state` shapes it.
 
@@ -127,6 +129,8 @@ def write_rebuild(
             reads the result: see `spark_replay.fold.rebuilt`. The state is that of a rebuild from the start.
         with_unknown: Whether a key that is unknown keeps what `base` has of it, and the result may be a `base` that has
             unknown keys. Each was written again behind the point, and what goes on from there reads that write.
+        schemas: Not with `base`; a file of schemas that adds the column `value_columns` to the files, see
+            `spark_replay.fold.columns`.
 
     Raises:
         TargetError: The folder exists and `overwrite` isn't set, or isn't a rebuild's; or `base` can't be gone on from.
@@ -137,7 +141,7 @@ def write_rebuild(
         ReplayError: As `rebuild_state`.
     """
     codecs = None if app is None else Codecs.of(app, source.topic)
-    run = _Run(source, AsOf.of(as_of), as_of_ms, codecs, table_format(to) or "parquet", with_unknown)
+    run = _Run(source, AsOf.of(as_of), as_of_ms, codecs, table_format(to) or "parquet", with_unknown, schemas)
     if table_format(to):
         if base is not None:
             raise TargetError(f"{to} goes on from its own offsets: leave out --from")
@@ -164,6 +168,7 @@ class _Run:
     codecs: Codecs | None
     file_format: str
     with_unknown: bool
+    schemas: Path | None
     made_ms: int = field(default_factory=now_ms)
     started_s: float = field(default_factory=time.monotonic)
 
@@ -173,8 +178,9 @@ class _Run:
         counts, last = _counts(settled.marked)
         _require_changelog(self.source, counts)
         windows = folded_windows(settled)
+        state = settled.state(windows.past())
         layer, read = write_layer(
-            settled.state(windows.past()),
+            state if self.schemas is None else value_columns(state, self.schemas, topic.name),
             to.folder,
             Layer(folder=to.attempt, ends=point.ends(topic)),
             codecs=self.codecs,

@@ -118,3 +118,19 @@ def test_other_kinds(address: str, kind: Any) -> None:
     assert once(lambda: asks.schema(id, kind)).type == kind
     with pytest.raises(ValueError, match=f"of type {kind}, not AVRO"):
         asks.schema(id, "AVRO")
+
+
+def test_what_commands_ask(address: str) -> None:
+    subject = unique("orders")
+    asks = client(address, registers=False)
+
+    async def ask() -> None:
+        assert (await asks.versions(subject), await asks.version_of(subject, avro(ORDER))) == ([], 0)
+        assert [await asks.register(subject, avro(schema)) for schema in (ORDER, WITH_A_NOTE)] == [1, 2]
+        assert await asks.versions(subject) == [1, 2]
+        assert await asks.version_of(subject, avro(ORDER)) == 1
+        assert json.loads((await asks.at_version(subject, 1))[1].text) == ORDER
+        assert await asks.mode(subject) == "NONE"
+        assert await asks.refusal(subject, avro({**ORDER, "doc": "another one"})) is None
+
+    asyncio.run(ask())

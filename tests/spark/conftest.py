@@ -35,11 +35,15 @@ def _needs_s3a(item: pytest.Item) -> bool:
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from spark_replay import spark_session
+    from spark_replay.jars import ensure_avro_jars
 
     items = request.session.items
+    is_avro = any(item.path.stem == "test_columns" for item in items)
+    avro = {"spark.jars": ",".join(map(str, ensure_avro_jars()))} if is_avro else {}
     session = spark_session(
         master="local[2]",
-        settings={
+        settings=avro
+        | {
             "spark.sql.shuffle.partitions": "2",
             # a few rows a job: neither a plan for each stage nor compiled code is worth its time. Tests of the command
             # line and of clusters run with Spark's own settings

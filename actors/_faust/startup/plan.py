@@ -47,8 +47,8 @@ class Change:
 
     Attributes:
         action: what happens.
-        kind: "topic", "store", or "app".
-        name: the name of the topic, store or app.
+        kind: "topic", "store", "schema", or "app".
+        name: the name of the topic, store, subject or app.
         text: what the change is.
         remedy: who makes it, or what to do; "" where the text says it.
         partitions, config: of a topic that is to be created.

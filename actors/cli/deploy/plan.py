@@ -13,6 +13,7 @@ from actors._faust.startup.plan import Action, Change, exit_code
 from actors._faust.startup.plan import plan as plan_of
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
+from actors.cli.deploy.schemas import planned as planned_schemas
 from actors.cli.deploy.topics import partitions_option, replication_option, topics
 from actors.cli.session import Session, with_session
 from actors.errors import ConfigurationError
@@ -44,11 +45,12 @@ class _ChangesAreTwo(click.Command):
 def plan(session: Session, partitions: int) -> None:
     """Print what a deploy of this program would change on the cluster, and change nothing.
 
-    Topics to create, settings that differ, stores that are added or removed, versions of state, definitions of windows;
-    and what a worker of this program would refuse to start with. Exit code: 0 nothing to do, 2 changes, 1 a worker
+    Topics to create, settings that differ, stores that are added or removed, versions of state, definitions of windows,
+    schemas that the registry lacks; and what a worker of this program would refuse to start with, or a schema breaks.
+    Exit code: 0 nothing to do, 2 changes, 1 a worker
     would refuse the program, or the plan can't be made.
     """
-    changes = asyncio.run(_planned(session.setup, partitions))
+    changes = [*asyncio.run(_planned(session.setup, partitions)), *planned_schemas(session)]
     code = exit_code(changes)
     if session.as_json:
         session.say_json({"changes": [_as_json(change) for change in changes], "exit_code": code})

@@ -15,12 +15,13 @@ _NO_SUBJECT, _NO_VERSION, _NO_SCHEMA = 40401, 40402, 40403
 class FakeRegistry:
     """A registry for tests: `App(..., schema_registry=FakeRegistry())`.
 
-    It takes any schema: compatibility isn't checked.
+    It takes any schema: compatibility isn't checked, for the registry's part.
 
     Attributes:
         requests: what it was asked so far, as "GET schemas/ids/1".
         is_down: whether it answers nothing.
         registers: whether programs register the schemas that they write with.
+        mode: the compatibility that it says all subjects have.
 
     Examples:
         >>> from actors.testing import FakeRegistry
@@ -32,6 +33,7 @@ class FakeRegistry:
     requests: list[str] = field(default_factory=list)
     is_down: bool = False
     registers: bool = True
+    mode: str = "NONE"
     _schemas: list[dict[str, Any]] = field(default_factory=list)
     _subjects: dict[str, list[int]] = field(default_factory=dict)
 
@@ -62,13 +64,13 @@ class FakeRegistry:
                 return self._schema(next((id for id in self._ids() if str(_guid(id)) == guid), 0))
             case ["GET", "subjects"]:
                 return 200, sorted(self._subjects)
-            case ["GET", "subjects", subject, "versions"] if subject in self._subjects:
-                return 200, list(range(1, len(self._subjects[subject]) + 1))
-            case ["GET", "subjects", subject, "versions", version] if subject in self._subjects:
-                return self._version(subject, version)
+            case ["GET", "subjects", subject, "versions", *version] if subject in self._subjects:
+                return self._version(subject, version[0] if version else "all")
             case ["POST", "subjects", subject, "versions"]:
                 id = self.register(subject, *_arguments(body))
                 return 200, {"id": id, "guid": str(_guid(id))}
+            case ["GET", "config", *_] | ["POST", "compatibility", *_]:
+                return 200, {"compatibilityLevel": self.mode, "is_compatible": True}
             case ["POST", "subjects", subject] if subject in self._subjects:
                 return self._look_up(subject, *_arguments(body))
             case [_, "subjects", *_]:
@@ -85,6 +87,8 @@ class FakeRegistry:
 
     def _version(self, subject: str, version: str) -> tuple[int, Any]:
         versions = self._subjects[subject]
+        if version == "all":
+            return 200, list(range(1, len(versions) + 1))
         number = len(versions) if version == "latest" else int(version)
         if not 1 <= number <= len(versions):
             return 404, {"error_code": _NO_VERSION, "message": f"Version {version} not found."}

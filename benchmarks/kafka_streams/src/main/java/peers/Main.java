@@ -5,6 +5,9 @@ import java.time.Duration;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
+import java.util.function.BiFunction;
+import org.apache.avro.Schema;
+import org.apache.avro.generic.GenericRecord;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
@@ -55,6 +58,11 @@ public final class Main {
         return switch (mode) {
             case "counter" -> counter(options);
             case "summarise" -> summarise(options);
+            case "count_avro" -> countAvro(options);
+            case "count_protobuf" -> counted(
+                options,
+                Formats.protobuf(Integer.parseInt(options.get("schema-id"))),
+                (value, count) -> new Formats.Command(value.command(), value.args(), count));
             case "dedupe" -> "json".equals(options.get("values", "raw"))
                 ? dedupe(options, new JsonSerde<>(RunCommand.class))
                 : dedupe(options, Serdes.ByteArray());
@@ -62,13 +70,28 @@ public final class Main {
             case "stream_join", "table_join" -> Joins.topology(options);
             case "backlog" -> Backlog.topology(options);
             default -> throw new IllegalArgumentException(
-                "--mode " + mode + ": counter, dedupe, summarise, tumbling, hopping, session, "
-                    + "stream_join, table_join or backlog");
+                "--mode " + mode + ": counter, dedupe, summarise, count_avro, count_protobuf, tumbling, "
+                    + "hopping, session, stream_join, table_join or backlog");
         };
     }
 
     private static Topology counter(Options options) {
         return wired(options, CountPerKey::new, Serdes.ByteArray(), Serdes.Long(), Serdes.ByteArray());
+    }
+
+    private static Topology countAvro(Options options) {
+        Schema schema = new Schema.Parser().parse(options.get("schema"));
+        return counted(
+            options,
+            Formats.avro(schema, Integer.parseInt(options.get("schema-id"))),
+            (GenericRecord value, Long count) -> {
+                value.put("count", count);
+                return value;
+            });
+    }
+
+    private static <V> Topology counted(Options options, Serde<V> values, BiFunction<V, Long, V> withCount) {
+        return wired(options, () -> new CountTyped<>(withCount), values, Serdes.Long(), values);
     }
 
     private static Topology summarise(Options options) {

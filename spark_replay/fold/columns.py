@@ -1,0 +1,58 @@
+"""Values of a store with an Avro format as columns, read by Spark's own function.
+
+The schemas come from a file that `faust -A APP schemas export` prints: neither the app nor its registry is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_replay.errors import InputError, ToolMissingError
+from spark_replay.jars import avro_package
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> DataFrame:
+    """Add the column `value_columns`, a struct with the fields of the program's schema, to rows with `value`.
+
+    A value of a schema that the file lacks, or that doesn't decode, ends Spark's job: nothing is left out.
+
+    Args:
+        state: the rows, as of `rebuild_state`, `read_rebuild` or `read_changelog`.
+        schemas: the file.
+        changelog: whose values they are.
+
+    Raises:
+        InputError: The file has no schemas of the changelog.
+        ToolMissingError: This Spark has no spark-avro.
+    """
+    from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
+    from pyspark.sql.avro.functions import from_avro
+
+    try:
+        own = json.loads(Path(schemas).read_text(encoding="utf-8"))[changelog]
+        reader, writers = own["reader"], {int(id): text for id, text in own["writers"].items()}
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InputError(
+            f"{schemas} has no Avro schemas of {changelog} ({error!r}): write it by `faust -A APP schemas export`"
+        ) from error
+    jvm = state.sparkSession._jvm
+    if jvm is None or isinstance(jvm.org.apache.spark.sql.avro.functions, JavaPackage):
+        raise ToolMissingError(
+            "this Spark has no spark-avro: hand it over with --spark-option spark.jars.packages="
+            f"{avro_package(state.sparkSession.version)}"
+        )
+    value, options = F.col("value"), {"avroSchema": reader, "mode": "FAILFAST"}
+    wrong = F.raise_error(F.concat(F.lit(f"{changelog}: not a value of the exported schemas: "), F.hex(value)))
+    columns = F.when(value.isNull(), None)
+    for id, text in writers.items():
+        # In front of each value: a zero byte, and the id of its schema.
+        is_its = F.hex(value.substr(1, 5)) == f"{id:010X}"
+        columns = columns.when(is_its, from_avro(F.expr("substring(value, 6)"), text, options))
+    return state.withColumn("value_columns", columns.otherwise(wrong))
