@@ -78,6 +78,7 @@ class InputSpec:
         partitioner: how its producers place keys.
         tombstones: whether a record with a null value is a message, None.
         event_time: how its values tell their time, if it is declared with `timestamp=`.
+        is_keyless: whether a record without a key is a message, though the actor has state by key.
     """
 
     topic: str
@@ -87,6 +88,7 @@ class InputSpec:
     partitioner: Partitioner = MURMUR2
     tombstones: bool = False
     event_time: EventTime | None = None
+    is_keyless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

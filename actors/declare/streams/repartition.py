@@ -239,7 +239,7 @@ def rekeyed(
                 f"characters for that, and {target}, the topic of its records by their new key, up to {LONGEST_TOPIC}"
             )
         raw = app.topic(target, **key_options, value_type=bytes)
-        _reader(app, name, topic, on_error).routes.append(
+        forwarder_of(app, name, topic, on_error).routes.append(
             Route(actor, key_function(actor, name, keys[name], schema.value_type, key_type=raw.schema.key_type), raw)
         )
         values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
@@ -262,7 +262,12 @@ def keys_like(app: Any, topic: Any) -> dict[str, Any]:
     return {"key_type": schema.key_type, "key_serializer": schema.key_serializer, "partitioner": partitioner.name}
 
 
-def _reader(app: Any, name: str, topic: Any, on_error: OnError) -> Repartition:
+def forwarder_of(app: Any, name: str, topic: Any, on_error: OnError) -> Repartition:
+    """Return what forwards the records of a topic by other keys, declared with the first of its readers.
+
+    Raises:
+        ConfigurationError: another reader has another `on_error` or `timestamp`.
+    """
     one: Repartition | None = app.repartitions.get(name)
     if one is None:
         one = app.repartitions[name] = Repartition(topic, on_error)
