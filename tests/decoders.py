@@ -426,7 +426,14 @@ DECODERS: dict[str, Decoder] = {
 }
 EXCEPTED: dict[str, str] = {
     "take_assignment": "reads what its parent process wrote",
-    "ActorSchema._load": "codecs raise CodecError",
+    "_load": "codecs raise CodecError",
+    "Avro.shape": "the program's own schema",
+    "AvroShape.reader": "`Framed._make_reader` sees to what that raises",
+    "AvroShape.writer": "`Framed.resolve` sees to what that raises",
+    "JsonSchema.shape": "the program's own schema",
+    "JsonShape.writer": "reads what it wrote; `Framed.encode_bare` sees to what that raises",
+    "_checker": "`Framed.resolve` sees to what that raises",
+    "Registry.request": "`RegistryClient._attempt` sees to whatever it raises",
     "KeyCoding": "codecs raise CodecError",
     "_converted": "the caller parks the call for whatever it raises",
     "Effects._encoded": "reads what it wrote, and refuses the call for whatever that raises",

@@ -134,6 +134,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
             )
         self.schema_registry: Any = self.actor_options.schema_registry
         """The registry of the app's formats: an address, or an object that formats talk to."""
+        self.register_schemas = self.actor_options.register_schemas
         if not self.actor_options.create_topics:
             faust_options.setdefault("topic_allow_declare", False)
         self.extensions: Mapping[str, Any] = make_extensions(self, self.actor_options.extensions, faust_options)

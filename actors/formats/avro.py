@@ -122,7 +122,7 @@ class AvroShape:
 def _parsed(schema: Any, named: dict[str, Any]) -> Any:
     import fastavro
 
-    return fastavro.parse_schema(schema, named_schemas=named, _write_hint=False)
+    return fastavro.parse_schema(schema, named_schemas=named)
 
 
 def _name_of(schema: Any) -> str:

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from actors._core.values.key_forms import plain_form
-from actors._core.values.read_back import unfit
+from actors._core.values.read_back import is_finite, unfit
 from actors.declare.values.codecs import UNTYPED, classes_of, is_model, is_record, kinds_of
 from actors.errors import ConfigurationError
 
@@ -41,15 +41,15 @@ def plain_data(type_: Any, *, is_key: bool) -> PlainData:
 
     def checked(value: Any) -> Any:
         data = dump(value)
-        if holds_float and (reason := unfit(data)) is not None:
-            raise ValueError(reason)
+        if holds_float and not is_finite(data):
+            raise ValueError(unfit(data))
         if holds_time and (place := _naive(data, "$")) is not None:
             raise ValueError(f"{place} has no time zone, and would be another time elsewhere")
         return plain_form(data) if is_key else data
 
     def fit(data: Any) -> Any:
-        if (reason := unfit(data)) is not None:
-            raise ValueError(reason)
+        if not is_finite(data):
+            raise ValueError(unfit(data))
         return load(data)
 
     return PlainData(checked if holds_float or holds_time or is_key else dump, fit if holds_float else load)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from actors.declare.values.codecs import Place
 from actors.errors import ConfigurationError
 from actors.formats.framing import Read, RegistryFormat
+from actors.formats.proto_text import proto_text
 from actors.formats.registry import Schema, SchemaType
 
 _FIRST: tuple[int, ...] = (0,)
@@ -95,8 +96,12 @@ class ProtobufShape:
 
 
 def _schema_of(file: Any) -> Schema:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
     uses = tuple((used.name, _schema_of(used)) for used in file.dependencies if not used.name.startswith(_BUILT_IN))
-    return Schema(base64.b64encode(file.serialized_pb).decode(), "PROTOBUF", uses=uses)
+    encoded = base64.b64encode(file.serialized_pb).decode()
+    text = proto_text(FileDescriptorProto.FromString(file.serialized_pb))
+    return Schema(text or encoded, "PROTOBUF", uses=uses, other_text=encoded)
 
 
 def _index_of(descriptor: Any) -> tuple[int, ...]:

@@ -77,6 +77,7 @@ class Schema:
         type: its kind.
         references: the schemas that it uses.
         resolved: the texts of these and of those that they use, by name; those without uses of their own come first.
+        other_text: the same schema as other clients write it, which may be what is registered.
         uses: in the place of `references`, the schemas that are registered under their names ahead of this one.
     """
 
@@ -85,6 +86,7 @@ class Schema:
     references: tuple[Reference, ...] = ()
     resolved: Mapping[str, str] = field(default_factory=dict, compare=False)
     uses: tuple[tuple[str, Schema], ...] = ()
+    other_text: str = ""
 
     def body(self) -> dict[str, Any]:
         """Return what requests say of it."""
@@ -160,6 +162,8 @@ class Registry:
                 raw += await answer.content.read(MAX_ANSWER_BYTES + 1 - len(raw))
             if len(raw) > MAX_ANSWER_BYTES:
                 raise ValueError(f"its answer is larger than {MAX_ANSWER_BYTES} bytes")
+            if not raw and answer.status >= 400:
+                return answer.status, None
             try:
                 return answer.status, json.loads(raw)
             except (ValueError, RecursionError) as error:
@@ -277,13 +281,18 @@ class RegistryClient:
             answer = await self.request("GET", path)
         except RegistryError as error:
             # A proxy's 404, which has no code of the registry's, says nothing of the schema.
-            if error.status != 404 or error.code not in (UNKNOWN_SCHEMA, UNKNOWN_SUBJECT):
+            is_missing = error.status == 404 and error.code in (UNKNOWN_SCHEMA, UNKNOWN_SUBJECT)
+            if not is_missing and not (isinstance(id, UUID) and await self._lacks_guids(error)):
                 raise
             while len(self._missing) >= MOST_MISSING:
                 self._missing.pop(next(iter(self._missing)))
             self._missing[id] = f"the registry {self.shown} has no schema {id}"
             return
         self._schemas[id] = await self._read(answer)
+
+    async def _lacks_guids(self, error: RegistryError) -> bool:
+        """Return whether it is a registry that knows no GUIDs: it lacks the page, and has others."""
+        return error.status in (404, 405) and isinstance(await self.request("GET", "subjects"), list)
 
     async def _fetch_writer(self, subject: str, schema: Schema) -> None:
         answer = await self._registered(subject, schema)
@@ -295,7 +304,7 @@ class RegistryClient:
         references = (*schema.references, *(Reference(name, name, version) for name, version in uses))
         path, body = f"subjects/{quote(subject, safe='')}", replace(schema, references=references).body()
         try:
-            return await self.request("POST", path, body)
+            return await self._looked_up(path, body, schema.other_text)
         except RegistryError as error:
             if error.code not in (UNKNOWN_SUBJECT, UNKNOWN_SCHEMA):
                 raise
@@ -306,6 +315,14 @@ class RegistryClient:
                 ) from error
             await self.request("POST", f"{path}/versions", body)
         return await self.request("POST", path, body)
+
+    async def _looked_up(self, path: str, body: dict[str, Any], other_text: str) -> Any:
+        try:
+            return await self.request("POST", path, body)
+        except RegistryError as error:
+            if error.code != UNKNOWN_SCHEMA or not other_text:
+                raise
+        return await self.request("POST", path, {**body, "schema": other_text})
 
     async def _fetch_version(self, subject: str, version: int | str) -> None:
         answer = await self.request("GET", f"subjects/{quote(subject, safe='')}/versions/{version}")
@@ -375,6 +392,6 @@ def client_of(app: Any) -> RegistryClient:
         transport = Registry(url=registry.read_text(encoding="utf-8").strip())
     elif isinstance(registry, str):
         transport = Registry(url=registry)
-    client = RegistryClient(transport, registers=app.actor_options.register_schemas)
+    client = RegistryClient(transport, registers=app.register_schemas)
     _clients[app] = registry, client
     return client

@@ -17,6 +17,7 @@ from tests.kafka.helpers import unique
 from tests.unit.formats.served import served
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+JSON = json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"})
 WITH_A_NOTE = {**ORDER, "fields": [*ORDER["fields"], {"name": "note", "type": "string", "default": ""}]}
 
 
@@ -44,19 +45,29 @@ def once(attempt: Callable[[], Any]) -> Any:
     return attempt() if asyncio.run(fetch()) else False
 
 
+def of_writer(address: str, subject: str, schema: Schema) -> Any:
+    asks = client(address)
+    return once(lambda: asks.writer(subject, schema))
+
+
+def of_id(address: str, id: Any, kind: Any) -> Schema:
+    asks = client(address)
+    return once(lambda: asks.schema(id, kind))
+
+
 def avro(schema: Any, *references: Reference) -> Schema:
     return Schema(json.dumps(schema), "AVRO", references)
 
 
 def test_a_schema_is_registered_and_read_by_its_id(address: str) -> None:
     subject = unique("orders")
-    id, guid = once(lambda: client(address).writer(subject, avro(ORDER)))
-    schema = once(lambda: client(address).schema(id, "AVRO"))
+    id, guid = of_writer(address, subject, avro(ORDER))
+    schema = of_id(address, id, "AVRO")
     assert (json.loads(schema.text), schema.type) == (ORDER, "AVRO")
     again = client(address, registers=False)
     assert once(lambda: again.writer(subject, avro(ORDER))) == (id, guid)
     if guid is not None:
-        assert json.loads(once(lambda: client(address).schema(guid, "AVRO")).text) == ORDER
+        assert json.loads(of_id(address, guid, "AVRO").text) == ORDER
 
 
 def test_a_schema_that_nobody_registered_is_waited_for(address: str) -> None:
@@ -93,16 +104,16 @@ def test_references_are_read_with_a_schema(address: str) -> None:
     asyncio.run(client(address).register(orders, avro(ORDER)))
     batch = {"type": "record", "name": "Batch", "fields": [{"name": "order", "type": "Order"}]}
     uses = Reference("Order", orders, 1)
-    id, _ = once(lambda: client(address).writer(batches, avro(batch, uses)))
-    schema = once(lambda: client(address).schema(id, "AVRO"))
+    id, _ = of_writer(address, batches, avro(batch, uses))
+    schema = of_id(address, id, "AVRO")
     assert schema.references == (uses,)
     assert {name: json.loads(text) for name, text in schema.resolved.items()} == {"Order": ORDER}
 
 
 @pytest.mark.parametrize("kind", ["PROTOBUF", "JSON"])
 def test_other_kinds(address: str, kind: Any) -> None:
-    text = {"PROTOBUF": 'syntax = "proto3"; message Order { int64 id = 1; }', "JSON": '{"type": "object"}'}[kind]
-    id, _ = once(lambda: client(address).writer(unique("orders"), Schema(text, kind)))
+    text = {"PROTOBUF": 'syntax = "proto3"; message Order { int64 id = 1; }', "JSON": JSON}[kind]
+    id, _ = of_writer(address, unique("orders"), Schema(text, kind))
     asks = client(address)
     assert once(lambda: asks.schema(id, kind)).type == kind
     with pytest.raises(ValueError, match=f"of type {kind}, not AVRO"):

@@ -30,6 +30,7 @@ _AS_TEXT = {
 }
 """By type, a value as JSON has it."""
 _TEXT = frozenset((str,))
+_WITHOUT_PARTS = frozenset((*_PLAIN, bytes, date, datetime, time, Decimal, UUID))
 _SAME = frozenset(_PLAIN)
 """Classes of plain values that are read back as they are: what JSON has no number for isn't written."""
 _UNTYPED = (None, Any, object)
@@ -46,6 +47,20 @@ def unfit(value: Any) -> str | None:
         if isinstance(part, float) and not math.isfinite(part):
             return f"{path} is {part!r}, which JSON can't hold"
     return None
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value, of plain data or an object of fields, holds neither NaN nor infinity; see `unfit`."""
+    kind = type(value)
+    if kind is float:
+        return math.isfinite(value)
+    if kind in _WITHOUT_PARTS:
+        return True
+    if kind is dict:
+        return all(map(is_finite, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(is_finite, value))
+    return all(map(is_finite, getattr(value, "__dict__", {}).values()))
 
 
 def no_text_key(value: Any) -> str | None:

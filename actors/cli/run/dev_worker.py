@@ -59,6 +59,7 @@ LOGGING: dict[str, Any] = {
 def main(module: str, data: str, web_port: str) -> None:
     """Run the worker of an app; ends the process."""
     app = _imported(module)
+    app.register_schemas = True
     try:
         with one_line_errors():
             asyncio.run(_make_topics(app))

@@ -24,7 +24,15 @@ from faust.utils.json import on_default
 from actors._core.logs import text_of
 from actors._core.unions import is_union
 from actors._core.values.key_forms import decimal_form, float_form, plain_form, typed_form
-from actors._core.values.read_back import difference, is_told_by_equality, kept_test, lost_field, no_text_key, unfit
+from actors._core.values.read_back import (
+    difference,
+    is_finite,
+    is_told_by_equality,
+    kept_test,
+    lost_field,
+    no_text_key,
+    unfit,
+)
 from actors.errors import ActorsError, ConfigurationError, show_bytes
 from actors.ports import Headers
 from actors.runtime.message.outputs import TypeHeaders
@@ -164,12 +172,13 @@ def resolve(
     name = serializer if isinstance(serializer, str) else repr(faust_codec)
     origin = (plain, optional, faust_codec)
     is_exact = not is_layered and plain in _EXACT
-    is_free = for_others and (plain in _PLAIN_DATA or is_record(plain) or not (is_layered or _may_lose(plain)))
+    is_own = is_record(plain) or is_model(plain)
+    is_free = for_others and (plain in _PLAIN_DATA or is_own or not (is_layered or _may_lose(plain)))
     quick = decode
     if plain is None and is_json:
         # Faust revives a model of what has its mark.
         quick = lambda raw: decode(raw) if b'"__faust"' in raw else orjson.loads(raw)  # noqa: E731
-    is_told = plain in _PLAIN_DATA or is_told_by_equality(plain)
+    is_told = plain in _PLAIN_DATA or is_model(plain) or is_told_by_equality(plain)
     reading = decode, quick if is_told else None, None if is_layered else kept_test(plain)
     if is_record(plain) and not for_others and (reason := lost_field(plain)) is not None:
         raise ConfigurationError(reason)
@@ -422,6 +431,9 @@ def _dump_record_in_order(record: Any) -> bytes:
 
 def _dump_model(model: Any) -> bytes:
     raw: str = model.model_dump_json(by_alias=True)
+    # It writes NaN and infinity so.
+    if "null" in raw and not is_finite(model):
+        raise ValueError(unfit(model.model_dump()))
     return raw.encode()
 
 

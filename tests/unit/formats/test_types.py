@@ -183,6 +183,17 @@ def test_nan_and_infinity_are_refused(format_: str, value: float) -> None:
             written(codec, Point(1, value))
 
 
+class Rate(pydantic.BaseModel):
+    rate: float
+
+
+@pytest.mark.parametrize("format_", list(FORMATS))
+def test_pydantic_writes_no_nan(format_: str) -> None:
+    for codec in codecs_of(FORMATS[format_], Rate):
+        with pytest.raises(CodecError, match=r"rate.* is nan"):
+            written(codec, Rate(rate=float("nan")))
+
+
 def test_numbers_of_more_than_64_bits_are_refused_by_avro() -> None:
     with pytest.raises(CodecError, match="too large"):
         written(codecs_of(Avro, Cents)[1], 2**63)

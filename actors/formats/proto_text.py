@@ -1,0 +1,141 @@
+"""A Protobuf descriptor as the text of a `.proto` file, which every registry takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+_TYPES = {
+    1: "double",
+    2: "float",
+    3: "int64",
+    4: "uint64",
+    5: "int32",
+    6: "fixed64",
+    7: "fixed32",
+    8: "bool",
+    9: "string",
+    12: "bytes",
+    13: "uint32",
+    15: "sfixed32",
+    16: "sfixed64",
+    17: "sint32",
+    18: "sint64",
+}
+_GROUP, _REPEATED, _REQUIRED = 10, 3, 2
+_END = 1 << 29
+
+
+def proto_text(file: Any) -> str | None:
+    """Return the text of a file, without comments and options; None of one with extensions, groups or editions."""
+    if file.syntax not in ("", "proto2", "proto3") or file.extension or not all(map(_is_plain, file.message_type)):
+        return None
+    syntax = file.syntax or "proto2"
+    lines = [f'syntax = "{syntax}";']
+    if file.package:
+        lines.append(f"package {file.package};")
+    public = set(file.public_dependency)
+    for place, name in enumerate(file.dependency):
+        lines.append(f'import {"public " if place in public else ""}"{name}";')
+    for enum in file.enum_type:
+        lines += _enum(enum)
+    for message in file.message_type:
+        lines += _message(message, syntax)
+    return "\n".join(lines) + "\n"
+
+
+def _is_plain(message: Any) -> bool:
+    is_own = not (message.extension or message.extension_range)
+    return is_own and all(field.type != _GROUP for field in message.field) and all(map(_is_plain, message.nested_type))
+
+
+def _message(message: Any, syntax: str) -> Iterator[str]:
+    yield f"message {message.name} {{"
+    yield from _inside(_body(message, syntax))
+    yield "}"
+
+
+def _body(message: Any, syntax: str) -> Iterator[str]:
+    yield from _reserved(message, is_open=True)
+    for enum in message.enum_type:
+        yield from _enum(enum)
+    entries = {nested.name: nested for nested in message.nested_type if nested.options.map_entry}
+    maps = {field.type_name.rpartition(".")[2]: field for field in message.field if _is_map(field, entries)}
+    # A map's entry is a message too: readers count messages in this order.
+    for nested in message.nested_type:
+        if nested.name in maps:
+            key, value = (_kind(part) for part in nested.field)
+            field = maps[nested.name]
+            yield f"map<{key}, {value}> {field.name} = {field.number};"
+        else:
+            yield from _message(nested, syntax)
+    for place, choice in enumerate(message.oneof_decl):
+        fields = [
+            field
+            for field in message.field
+            if field.HasField("oneof_index") and field.oneof_index == place and not field.proto3_optional
+        ]
+        if fields:
+            yield f"oneof {choice.name} {{"
+            yield from _inside(_declared(field, "") for field in fields)
+            yield "}"
+    for field in message.field:
+        is_choice = field.HasField("oneof_index") and not field.proto3_optional
+        if not is_choice and not _is_map(field, entries):
+            yield _declared(field, _label(field, syntax))
+
+
+def _is_map(field: Any, entries: dict[str, Any]) -> bool:
+    return field.label == _REPEATED and field.type_name.rpartition(".")[2] in entries
+
+
+def _label(field: Any, syntax: str) -> str:
+    if field.label == _REPEATED:
+        return "repeated "
+    if field.label == _REQUIRED:
+        return "required "
+    return "optional " if syntax == "proto2" or field.proto3_optional else ""
+
+
+def _declared(field: Any, label: str) -> str:
+    options = []
+    if field.HasField("default_value"):
+        is_text = _TYPES.get(field.type) in ("string", "bytes")
+        options.append(f"default = {json.dumps(field.default_value) if is_text else field.default_value}")
+    options += [
+        f"{name} = {str(getattr(field.options, name)).lower()}"
+        for name in ("packed", "deprecated")
+        if field.options.HasField(name)
+    ]
+    return f"{label}{_kind(field)} {field.name} = {field.number}{' [' + ', '.join(options) + ']' if options else ''};"
+
+
+def _kind(field: Any) -> str:
+    return _TYPES.get(field.type) or str(field.type_name)
+
+
+def _enum(enum: Any) -> Iterator[str]:
+    yield f"enum {enum.name} {{"
+    if enum.options.allow_alias:
+        yield "  option allow_alias = true;"
+    yield from _inside(_reserved(enum, is_open=False))
+    for value in enum.value:
+        yield f"  {value.name} = {value.number};"
+    yield "}"
+
+
+def _reserved(owner: Any, *, is_open: bool) -> Iterator[str]:
+    for span in owner.reserved_range:
+        last = span.end - is_open
+        yield f"reserved {span.start};" if last == span.start else f"reserved {span.start} to {_last(last, is_open)};"
+    if owner.reserved_name:
+        yield f"reserved {', '.join(json.dumps(name) for name in owner.reserved_name)};"
+
+
+def _last(number: int, is_open: bool) -> str:
+    return "max" if number >= (_END - 1 if is_open else (1 << 31) - 1) else str(number)
+
+
+def _inside(lines: Any) -> Iterator[str]:
+    return (f"  {line}" for line in lines)
