@@ -32,7 +32,7 @@ from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.joins import JoinStore
 
-Handler = Callable[[Context, Any], Awaitable[None]]
+Handler = Callable[[Context, Any], Awaitable[Any]]
 
 WINDOW_MARGIN_MS = 86_400_000
 """How much longer than its windows are kept a changelog keeps their records."""
@@ -63,8 +63,8 @@ class Tracing(Protocol):
     def carried(self) -> dict[str, str]:
         """Return the context of the running code, to be kept."""
 
-    async def effect(self, record: TracedCall, attempt: Awaitable[Outcome]) -> Outcome:
-        """Make an attempt of an effect in a span of the trace that it was called in."""
+    def effect(self, record: TracedCall, attempt: Awaitable[Outcome]) -> Awaitable[Outcome]:
+        """Return an attempt of an effect in a span of the trace that it was called in."""
 
 
 @dataclass(frozen=True, slots=True)
