@@ -133,7 +133,11 @@ def findings(
     """Look at the topics that there are."""
     largest = {name: int(config[LARGEST]) for name, config in configs.items()}
     # What a database's changes come by is made of the topic that has the rows.
-    tables = {table.topic.made_of or table.topic_name for definition in setup.app.actors.values() for table in definition.tables}
+    tables = {
+        table.topic.made_of or table.topic_name
+        for definition in setup.app.actors.values()
+        for table in definition.tables
+    }
     return [
         Finding(
             topic=need.name,
