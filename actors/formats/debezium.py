@@ -272,7 +272,7 @@ class Debezium:
         codecs = cache(lambda: topic_codecs(self.topic))
         route = ChangeRoute(
             self._name,
-            lambda _: None,
+            lambda key, _: key,
             self._raw,
             Envelopes(self._app, self._source),
             schema.key_type,

@@ -217,7 +217,7 @@ class Table(Store[K, V]):
         self,
         name: str,
         *,
-        by: str | Callable[[Any], Any],
+        by: str | Callable[..., Any],
         add: Callable[[Any, Any], Any] | None = None,
         remove: Callable[[Any, Any], Any] | None = None,
         initial: Any = None,
@@ -236,7 +236,8 @@ class Table(Store[K, V]):
 
         Args:
             name: of the actor and of its store.
-            by: the key of a row's group: the name of a field, or a function of the value. None is for one in no group.
+            by: the key of a row's group: the name of a field, `key.` and one of the key, or a function of the value, or
+                of key and value. None is for a row in no group.
             add: called as `(held, value)` when a row comes into a group; returns what the group has then.
             remove: likewise, when a row leaves. Both return a new value; None ends the group, and deletes its row.
             initial: what a group without rows has.
