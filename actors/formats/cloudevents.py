@@ -26,7 +26,7 @@ VERSION = "1.0"
 _REQUIRED = ("id", "source", "type")
 _OPTIONAL = ("subject", "time", "datacontenttype", "dataschema")
 _FRAME = b"\0cloudevent\0"
-"""What begins the frame of a binary event: headers and content in MessagePack. JSON doesn't begin so."""
+"""The beginning of the frame of a binary event: headers and content in MessagePack. JSON doesn't begin so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

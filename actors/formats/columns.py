@@ -22,7 +22,7 @@ _DEBEZIUM, _CONNECT = "io.debezium.", "org.apache.kafka.connect.data."
 
 
 class Column(NamedTuple):
-    """What the schema says of a column: the name of its logical type, and the digits behind a number's point."""
+    """A column by its schema: the name of its logical type, and the digits behind a number's point."""
 
     name: str
     scale: int | None = None

@@ -302,29 +302,29 @@ class Debezium:
             self._truncate(ctx, rows, raw)
             return False, None
         row, place = rows.get(ctx._raw_key), DELETION_KEYS + ctx._raw_key
-        held = None if row is None else row[TIME_BYTES:]
-        known = _lsn(deletions.get(place) if held is None else held)
+        current = None if row is None else row[TIME_BYTES:]
+        last = _lsn(deletions.get(place) if current is None else current)
         if kind == TOMBSTONE:
             # A deletion that the topic's compaction took, whose lsn is unknown.
-            lsn = known
-        if not _is_new(kind, lsn, held=held, known=known, truncated=truncated):
+            lsn = last
+        if not _is_new(kind, lsn, current=current, last=last, truncated=truncated):
             return False, None
         if kind in (DELETED, TOMBSTONE):
             deadline_ms = DELETION_TTL // timedelta(milliseconds=1)
             self.owned.write_raw(state, place, kind + lsn.to_bytes(LSN_BYTES), deadline_ms)
             return True, None
         if kind == PARTIAL:
-            raw = self._completed(ctx, raw, held)
+            raw = self._completed(ctx, raw, current)
             ctx._record = with_content(ctx._record, raw, "")
             value = table.decode_value(bytes(TIME_BYTES) + raw)
-        if held is None:
+        if current is None:
             deletions.delete(place)
         return True, value
 
-    def _completed(self, ctx: Context, raw: bytes, held: bytes | None) -> bytes:
+    def _completed(self, ctx: Context, raw: bytes, current: bytes | None) -> bytes:
         """Return a row with the columns that a change lacks, as they are in the table."""
         new, missing = msgspec.json.decode(raw[HEAD:])
-        old = {} if held is None else msgspec.json.decode(held[HEAD:])
+        old = {} if current is None else msgspec.json.decode(current[HEAD:])
         lacking = [name for name in missing if name not in old]
         if lacking:
             raise ctx.undecodable(
@@ -346,24 +346,24 @@ class Debezium:
                 ctx.send(self._raw, key=key, value=DELETED + raw[1:HEAD], partition=ctx.partition)
 
 
-def _is_new(kind: bytes, lsn: int, *, held: bytes | None, known: int, truncated: int) -> bool:
-    """Return whether a change is later than what is known of its key.
+def _is_new(kind: bytes, lsn: int, *, current: bytes | None, last: int, truncated: int) -> bool:
+    """Return whether a change is later than the last one of its key.
 
     Args:
         kind: of the change.
         lsn: of the change.
-        held: the row; None if there is none.
-        known: the lsn of the row, or of its deletion; -1 if neither is known.
+        current: the row; None if there is none.
+        last: the lsn of the row, or of its deletion; -1 without either.
         truncated: the lsn of the last truncation.
     """
     if kind == TOMBSTONE:
-        return held is not None
+        return current is not None
     if lsn <= truncated:
-        return kind == DELETED and lsn == truncated and known < lsn
-    if held is not None and held[:1] == SNAPSHOT and kind != SNAPSHOT:
+        return kind == DELETED and lsn == truncated and last < lsn
+    if current is not None and current[:1] == SNAPSHOT and kind != SNAPSHOT:
         return True
     # A row that a tombstone took comes again with its own lsn.
-    return lsn > known or (lsn == known and held is None and kind != DELETED)
+    return lsn > last or (lsn == last and current is None and kind != DELETED)
 
 
 def _lsn(raw: bytes | None) -> int:

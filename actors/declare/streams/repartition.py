@@ -34,7 +34,7 @@ LONGEST_SOURCE = 88
 """So that the name of the actor that forwards it has up to 100 characters."""
 By = str | Callable[..., Any]
 ByRecord = Callable[[Any, Any], Any]
-"""Gives a key of a record's key and value."""
+"""A function that returns a key of a record's key and value."""
 KEY_FIELD = "key."
 """How the name of a field begins that is one of the record's key."""
 _KINDS = frozenset((bool, bytes, float, int, str, UUID))
@@ -216,8 +216,9 @@ def _takes_two(by: Any) -> bool:
     except (TypeError, ValueError):
         # Some builtins have none.
         return False
-    required = [one for one in signature.parameters.values() if one.default is one.empty]
-    return sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in required) == 2
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = signature.parameters.values()
+    return sum(part.kind in positional and part.default is part.empty for part in parameters) == 2
 
 
 def field_type(value_type: Any, by: By) -> Any:
