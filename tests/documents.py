@@ -76,6 +76,16 @@ RUN_ELSEWHERE = {
         ),
         "tests/unit/docs/test_formats_page.py",
     ),
+    **dict.fromkeys(
+        (
+            "docs/how-to/cloudevents.md#CloudEvents",
+            "docs/how-to/debezium.md#Debezium: follow a table of PostgreSQL",
+            "docs/how-to/debezium.md#Tests",
+            "docs/how-to/headers.md#Pass headers on",
+            "docs/how-to/headers.md#Read a header",
+        ),
+        "tests/unit/docs/test_envelopes_pages.py",
+    ),
     "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
 }
 """Blocks of the documents that a test of their own runs, by that test's file."""

@@ -184,4 +184,5 @@ def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answer
         partitioner=app.partitioner_for(name),
         tombstones=definition.takes_tombstones(topic),
         event_time=None if stamp is None else EventTime(name, topic_codecs(topic)[1].from_record, stamp),
+        is_keyless=topic.is_keyless,
     )

@@ -23,7 +23,7 @@ from actors._faust.brokers import reached
 from actors._faust.inputs import check_aggregates, check_alike, input_spec, repartitions
 from actors._faust.settings.derived import replication_factor, standby_replicas
 from actors._faust.settings.secrets import worker_keys
-from actors._faust.tracing import check_tracing, traced
+from actors._faust.tracing import check_tracing, propagated, traced
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.owners import StoreRecord
 from actors._kafka.admin.topics import DEFAULT_MAX_RECORD_BYTES, ChangelogSettings, Topics
@@ -331,6 +331,8 @@ class Setup:
             },
         )
         spec = checked(spec)
+        names = self.app.actor_options.propagate_headers
+        spec = propagated(spec, names) if names else spec
         return traced(spec, self.group) if self.is_tracing else spec
 
     def command_key(self, topic: str, info: TopicInfo) -> CommandKey:

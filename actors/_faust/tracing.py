@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from actors.errors import ConfigurationError
+from actors.runtime.message.outputs import RESERVED
 from actors.runtime.spec import ActorSpec
 
 
@@ -24,6 +26,23 @@ def traced(spec: ActorSpec, group: str) -> ActorSpec:
     from actors.runtime.observe.tracing import Tracing
 
     return Tracing.of(spec.name, group).around(spec)
+
+
+def propagated(spec: ActorSpec, names: Sequence[Any]) -> ActorSpec:
+    """Return the actor with its messages' headers of these names passed on.
+
+    Raises:
+        ConfigurationError: no header has one of the names, or it is the framework's.
+    """
+    from actors.runtime.observe.propagation import Propagation
+
+    for name in [names] if isinstance(names, str) else names:
+        if name is names or not isinstance(name, str) or not name or name.startswith(RESERVED):
+            raise ConfigurationError(
+                f"propagate_headers={name!r}: it is a list of names, as in propagate_headers=['tenant'], none of which "
+                f"begins with {RESERVED!r}"
+            )
+    return Propagation(frozenset(names)).around(spec)
 
 
 def trace_headers(app: Any) -> list[tuple[str, bytes]]:

@@ -98,6 +98,8 @@ class ActorOptions:
         log_format: how a worker's log is written: "text" for people, or "json", one object a line.
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes the extra `tracing`, and a
             tracer provider that the process sets up.
+        propagate_headers: the names of headers that each message passes on to what it leads to: what it sends, tells,
+            asks, schedules, and the results of its effects.
         state_snapshot: where snapshots are, a folder or a URI as `s3://bucket/prefix`: stores that this worker's disk
             has nothing of begin from there and read only the changelog's tail. Also `STATE_SNAPSHOT` in the
             environment. URIs and `state_snapshot_every` take the extra `s3`.
@@ -159,6 +161,7 @@ class ActorOptions:
     dashboard: bool = True
     log_format: str = field(default="text", metadata={"choices": ("text", "json")})
     tracing: bool = False
+    propagate_headers: Sequence[str] = ()
     state_snapshot: Path | str | None = field(default=None, metadata=HAS_VARIABLE)
     state_snapshot_every: timedelta = field(default=timedelta(0), metadata=HAS_VARIABLE)
     format: Any = None

@@ -32,7 +32,7 @@ from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.joins import JoinStore
 
-Handler = Callable[[Context, Any], Awaitable[None]]
+Handler = Callable[[Context, Any], Awaitable[Any]]
 
 WINDOW_MARGIN_MS = 86_400_000
 """How much longer than its windows are kept a changelog keeps their records."""
@@ -63,8 +63,8 @@ class Tracing(Protocol):
     def carried(self) -> dict[str, str]:
         """Return the context of the running code, to be kept."""
 
-    async def effect(self, record: TracedCall, attempt: Awaitable[Outcome]) -> Outcome:
-        """Make an attempt of an effect in a span of the trace that it was called in."""
+    def effect(self, record: TracedCall, attempt: Awaitable[Outcome]) -> Awaitable[Outcome]:
+        """Return an attempt of an effect in a span of the trace that it was called in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class InputSpec:
         partitioner: how its producers place keys.
         tombstones: whether a record with a null value is a message, None.
         event_time: how its values tell their time, if it is declared with `timestamp=`.
+        is_keyless: whether a record without a key is a message, though the actor has state by key.
     """
 
     topic: str
@@ -87,6 +88,7 @@ class InputSpec:
     partitioner: Partitioner = MURMUR2
     tombstones: bool = False
     event_time: EventTime | None = None
+    is_keyless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

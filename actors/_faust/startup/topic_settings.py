@@ -132,7 +132,12 @@ def findings(
 ) -> list[Finding]:
     """Look at the topics that there are."""
     largest = {name: int(config[LARGEST]) for name, config in configs.items()}
-    tables = {table.topic_name for definition in setup.app.actors.values() for table in definition.tables}
+    # What a database's changes come by is made of the topic that has the rows.
+    tables = {
+        table.topic.made_of or table.topic_name
+        for definition in setup.app.actors.values()
+        for table in definition.tables
+    }
     return [
         Finding(
             topic=need.name,

@@ -17,7 +17,7 @@ from actors._core.task.policy import OnError, Then
 from actors._core.windows.changes import Change, decode_added, decode_change, encode_added
 from actors._core.windows.foreign_keys import within
 from actors.declare.declared import as_coroutine
-from actors.declare.streams.repartition import By, checked_repartition, key_function
+from actors.declare.streams.repartition import By, checked_repartition, key_function, record_key_function
 from actors.declare.values.codecs import CodecError
 from actors.declare.values.messages import function_codec
 from actors.declare.values.schemas import key_codec
@@ -136,7 +136,7 @@ def aggregate_table(
             f"aggregate {name}: actor {owner.name} has table {table.name} already: declare the aggregate before the "
             "actor, which sends it the changes of the table's rows"
         )
-    group_of = key_function(name, table.topic_name, by, table.topic.schema.value_type, key_type=key_type)
+    group_of = record_key_function(name, table.topic_name, by, table.topic.schema, key_type=key_type)
     target = checked_repartition(app, f"aggregate {name}", name, table.topic_name)
     handler = None if on_change is None else _checked_handler(name, on_change)
     groups = _groups(app, table, name, key_type=key_type, on_change=handler, **folding)
@@ -149,6 +149,7 @@ def aggregate_table(
         by=group_of,
         to=app.topic(target, key_type=bytes, value_type=bytes),
         encode_key=lambda key: keys().encode(key),
+        decode_key=table.decode_key,
         decode_row=table.decode_value,
         taken=own_store(app, f"{name}-taken", "taken"),
         stops=lambda: app.owner_of_store(table.name).on_error.then == "stop",

@@ -28,7 +28,7 @@ from actors._core.windows.foreign_keys import (
 )
 from actors.declare.definition import check_name
 from actors.declare.names import repartition_topic
-from actors.declare.streams.repartition import LONGEST_TOPIC, By, key_function, keys_like
+from actors.declare.streams.repartition import LONGEST_TOPIC, By, keys_like, record_key_function
 from actors.declare.streams.tables import JOIN_LINE, AnyStore, Joined, TwoValues, two_values
 from actors.declare.values.messages import function_codec
 from actors.declare.values.schemas import key_codec
@@ -82,7 +82,7 @@ class _Left:
         decode_right: Callable[[bytes], Any],
         results: Store[Any, bytes],
         *,
-        on: Callable[[Any], Any],
+        on: Callable[[Any, Any], Any],
         is_left: bool,
         call: TwoValues,
     ) -> None:
@@ -91,7 +91,7 @@ class _Left:
 
     async def changed(self, ctx: Context, value: Any) -> None:
         """Handle a left row that is gone, or names no right one; for others an answer comes."""
-        if value is None or self._on(value) is None:
+        if value is None or self._on(ctx.key, value) is None:
             await self._tell(ctx, value, None)
 
     async def answered(self, ctx: Context, raw: bytes) -> None:
@@ -212,7 +212,7 @@ def join_by_foreign_key(
         check_name("join", right_name)
         check_callable(function, f"the handler of join {called}", takes=3, line=JOIN_LINE.format(name_of(function)))
         key_type = right.topic.schema.key_type
-        key_of = key_function(called, left.topic_name, on, left.topic.schema.value_type, key_type=key_type, option="on")
+        key_of = record_key_function(called, left.topic_name, on, left.topic.schema, key_type=key_type, option="on")
         # Subscriptions are the left rows by the right table's keys, answers the right ones by the left table's.
         subscriptions = _topics(app, called, of=left, like=right)
         answers = _topics(app, called, of=right, like=left)
@@ -227,6 +227,7 @@ def join_by_foreign_key(
             by=key_of,
             to=subscriptions.sent,
             encode_key=lambda key: keys().encode(key),
+            decode_key=left.decode_key,
             decode_row=left.decode_value,
             taken=own_store(app, f"{called}-taken", "taken"),
             stops=lambda: app.actors[called].on_error.then == "stop",

@@ -32,7 +32,11 @@ from actors.runtime.message.failures import PartlyFailedError
 LONGEST_TOPIC = 249
 LONGEST_SOURCE = 88
 """So that the name of the actor that forwards it has up to 100 characters."""
-By = str | Callable[[Any], Any]
+By = str | Callable[..., Any]
+ByRecord = Callable[[Any, Any], Any]
+"""A function that returns a key of a record's key and value."""
+KEY_FIELD = "key."
+"""How the name of a field begins that is one of the record's key."""
 _KINDS = frozenset((bool, bytes, float, int, str, UUID))
 """Types of fields and of keys that can be compared where an actor is declared."""
 Forward = Callable[[Context, Any], None]
@@ -48,7 +52,7 @@ class Route:
     """Where an actor reads a topic by another key: `to` is the topic that the app makes, with the values' bytes."""
 
     actor: str
-    by: Callable[[Any], Any]
+    by: ByRecord
     to: Any
 
     def send(self, ctx: Context, value: Any) -> None:
@@ -57,11 +61,9 @@ class Route:
         Raises:
             NoKeyError: `by=` raises, or gives no key for it.
         """
-        if value is None:
-            raise NoKeyError(f"its value is null, of which by= of actor {self.actor} makes no key")
         try:
-            key = self.by(value)
-        except EXITS:
+            key = self.by(ctx.key, value)
+        except (NoKeyError, *EXITS):
             raise
         except BaseException as error:
             raise NoKeyError(f"by= of actor {self.actor} raised {error_text(error)}") from error
@@ -171,6 +173,54 @@ def key_function(
     return text_or_else
 
 
+def record_key_function(
+    actor: str, topic: str, by: By, schema: Any, *, key_type: Any = None, option: str = "by"
+) -> ByRecord:
+    """Return the function that gives another key of a record's key and value; `by` is as of `key_function`.
+
+    A function that takes two arguments gets both, and either may be None. `key.` and a name stand for a field of the
+    key.
+
+    Raises:
+        ConfigurationError: as `key_function`.
+    """
+    if _is_of_key(by, schema):
+        of_field = key_function(
+            actor, topic, str(by)[len(KEY_FIELD) :], schema.key_type, key_type=key_type, option=option
+        )
+        return lambda key, _: of_field(_present(key, "key", f"{option}= of actor {actor}"))
+    if not isinstance(by, str) and _takes_two(by):
+        what, function = f"actor {actor}: {option}= of topic {topic}", by
+        line = f"def {name_of(by)}(key: Key | None, message: Message | None) -> str | None"
+        check_callable(by, what, takes=2, line=line)
+        _refuse_async(by, what)
+        of_pair = key_function(actor, topic, lambda pair: function(*pair), None, key_type=key_type, option=option)
+        return lambda key, value: of_pair((key, value))
+    of_value = key_function(actor, topic, by, schema.value_type, key_type=key_type, option=option)
+    return lambda _, value: of_value(_present(value, "value", f"{option}= of actor {actor}"))
+
+
+def _present(part: Any, name: str, what: str) -> Any:
+    if part is None:
+        raise NoKeyError(f"its {name} is null, of which {what} makes no key")
+    return part
+
+
+def _is_of_key(by: By, schema: Any) -> bool:
+    return isinstance(by, str) and by.startswith(KEY_FIELD) and field_type(schema.value_type, by) is None
+
+
+def _takes_two(by: Any) -> bool:
+    try:
+        signature = inspect.signature(by)
+    except (TypeError, ValueError):
+        # Some builtins have none.
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = signature.parameters.values()
+    return sum(part.kind in positional and part.default is part.empty for part in parameters) == 2
+
+
 def field_type(value_type: Any, by: By) -> Any:
     """Return the type of the field that a key is, without None; None if that is unknown."""
     try:
@@ -186,13 +236,17 @@ def _function_of(actor: str, topic: str, by: By, value_type: Any, option: str) -
     if not isinstance(by, str):
         line = f"def {name_of(by)}(message: Message) -> str | None"
         check_callable(by, f"actor {actor}: {option}= of topic {topic}", takes=1, line=line)
-        if any(map(inspect.iscoroutinefunction, (by, getattr(by, "__call__", by)))):  # noqa: B004
-            raise ConfigurationError(f"actor {actor}: {option}= of topic {topic} is async: make it a plain function")
+        _refuse_async(by, f"actor {actor}: {option}= of topic {topic}")
         return by
     fields = {name for base in getattr(value_type, "__mro__", ()) for name in getattr(base, "__annotations__", ())}
     if not by or (fields and by not in fields and not hasattr(value_type, by)):
         raise ConfigurationError(f"actor {actor}: {option}= of topic {topic}: {say_unknown('field', [by], fields)}")
     return lambda value: value.get(by) if isinstance(value, Mapping) else getattr(value, by)
+
+
+def _refuse_async(by: Any, what: str) -> None:
+    if any(map(inspect.iscoroutinefunction, (by, getattr(by, "__call__", by)))):  # noqa: B004
+        raise ConfigurationError(f"{what} is async: make it a plain function")
 
 
 def checked_repartition(app: Any, what: str, actor: str, source: str) -> str:
@@ -239,8 +293,8 @@ def rekeyed(
                 f"characters for that, and {target}, the topic of its records by their new key, up to {LONGEST_TOPIC}"
             )
         raw = app.topic(target, **key_options, value_type=bytes)
-        _reader(app, name, topic, on_error).routes.append(
-            Route(actor, key_function(actor, name, keys[name], schema.value_type, key_type=raw.schema.key_type), raw)
+        forwarder_of(app, name, topic, on_error).routes.append(
+            Route(actor, record_key_function(actor, name, keys[name], schema, key_type=raw.schema.key_type), raw)
         )
         values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
         made = app.topic(target, **key_options, **values)
@@ -251,7 +305,13 @@ def rekeyed(
 
 def _key_type(topics: list[Any], keys: Mapping[str, By]) -> Any:
     """Return the type of the new keys where no input keeps its own: that of the fields, or else text."""
-    kinds = {field_type(topic.schema.value_type, keys[str(topic.get_topic_name())]) for topic in topics}
+    kinds = set()
+    for topic in topics:
+        by, schema = keys[str(topic.get_topic_name())], topic.schema
+        is_of_key = _is_of_key(by, schema)
+        kinds.add(
+            field_type(schema.key_type, str(by)[len(KEY_FIELD) :]) if is_of_key else field_type(schema.value_type, by)
+        )
     kind = kinds.pop() if len(kinds) == 1 else None
     return int if kind is int else str
 
@@ -262,7 +322,12 @@ def keys_like(app: Any, topic: Any) -> dict[str, Any]:
     return {"key_type": schema.key_type, "key_serializer": schema.key_serializer, "partitioner": partitioner.name}
 
 
-def _reader(app: Any, name: str, topic: Any, on_error: OnError) -> Repartition:
+def forwarder_of(app: Any, name: str, topic: Any, on_error: OnError) -> Repartition:
+    """Return what forwards the records of a topic by other keys, declared with the first of its readers.
+
+    Raises:
+        ConfigurationError: another reader has another `on_error` or `timestamp`.
+    """
     one: Repartition | None = app.repartitions.get(name)
     if one is None:
         one = app.repartitions[name] = Repartition(topic, on_error)

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from importlib import import_module
 from typing import Any, Literal, TypeVar, get_args
 
 from actors.declare.arguments import check_arguments, check_inputs, check_span, single_topic
@@ -22,7 +23,7 @@ from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
-from actors.runtime.message.table import Table
+from actors.runtime.message.table import Changes, Table
 from actors.runtime.windows.store import WindowStore
 
 How = Literal["inner", "left", "outer"]
@@ -38,7 +39,14 @@ class Tables:
     """The tables of an `App`."""
 
     @check_arguments
-    def table(self: Any, topic: Any, *, name: str | None = None, history: timedelta | None = None) -> Table[Any, Any]:
+    def table(
+        self: Any,
+        topic: Any,
+        *,
+        name: str | None = None,
+        history: timedelta | None = None,
+        cdc: Literal["debezium"] | None = None,
+    ) -> Table[Any, Any]:
         """Declare a table: the latest value of each key of a compacted topic, for handlers of the actor that lists it.
 
         The topic becomes an input of that actor: it has as many partitions as the others, and the same keys.
@@ -47,6 +55,7 @@ class Tables:
             topic: a topic of `app.topic(...)`, the input of no other actor.
             name: of the store of its rows; the topic's by default.
             history: how far behind the newest record former values are kept, for `table.get(key, as_of=…)`.
+            cdc: "debezium" if the topic has the changes of a database's table, whose rows the table has then.
 
         Raises:
             ConfigurationError: the name can't be used, or the topic isn't one.
@@ -59,6 +68,8 @@ class Tables:
             raise ConfigurationError(f"table {name}: history={history}: it has to be a millisecond or longer")
         check_schema(f"table {name}: topic {topic_name}", topic.schema)
         name_store(self, name, None)
+        changes = None if cdc is None else _changes_of(self, name, topic, cdc)
+        topic = topic if changes is None else changes.topic
         # The app's settings may not be there yet.
         keys = functools.cache(lambda: key_codec(self, topic.schema))
         values = functools.cache(lambda: function_codec(topic))
@@ -71,9 +82,18 @@ class Tables:
             history=None if history is None else own_store(self, f"{name}-history", "history"),
             history_ms=history_ms,
             declare_aggregate=functools.partial(aggregate_table, self),
+            changes=changes,
         )
         self.stores[name], self.value_types[name] = table, ValueType(bytes, 1)
         return table
+
+
+def _changes_of(app: Any, name: str, topic: Any, cdc: str) -> Changes:
+    if cdc not in ("debezium",):
+        raise ConfigurationError(f'app.table(): cdc={cdc!r}: it is "debezium", or left out')
+    # Formats are beside the engine, which knows them by name only.
+    changes: Changes = import_module("actors.formats.debezium").Debezium(app, name, topic)
+    return changes
 
 
 def owned(stores: Iterable[AnyStore]) -> tuple[Store[Any, Any], ...]:
@@ -87,6 +107,7 @@ def owned(stores: Iterable[AnyStore]) -> tuple[Store[Any, Any], ...]:
             found.append(store.values.store.rows)
         if isinstance(store, Table):
             found += [] if store.history is None else [store.history]
+            found += [] if store.changes is None else [store.changes.owned]
             found += [grouping.taken for grouping in store.groupings]
     return tuple(found)
 
@@ -112,6 +133,9 @@ def inputs_of(
     left = iter(found)
     inputs = [topic.topic if isinstance(topic, Table) else next(left) for topic in topics]
     inputs += [table.topic for table in fed if table not in topics]
+    for table in tables:
+        if table.changes is not None:
+            table.changes.feed(table, options.on_error)
     for topic in inputs:
         check_schema(f"actor {actor}: topic {topic.get_topic_name()}", topic.schema)
     return inputs, {table.topic_name: InputHandler(table.only_feed, True, is_feed=True) for table in fed}

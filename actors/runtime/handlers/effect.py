@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from actors._core.backoff import Backoff
+from actors.ports import Headers
 from actors.runtime.handlers.callables import is_generator
 
 
@@ -27,6 +28,7 @@ class EffectCall:
         actor: the actor's name.
         key: the key of the message whose handler recorded the call, as bytes.
         decoded_key: the same as the handler saw it.
+        headers: those that the call carries: what the app propagates, and the context of a trace.
     """
 
     idempotency_key: str
@@ -35,6 +37,7 @@ class EffectCall:
     actor: str
     key: bytes
     decoded_key: Any
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, TypeVar, overload
+
+import msgspec
 
 from actors._core.values.ids import message_id
 from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
@@ -30,6 +32,7 @@ from actors.runtime.message.outputs import (
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.message.tools import Answering, AnswerLater
 
+T = TypeVar("T")
 DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
 
 
@@ -111,6 +114,33 @@ class Context:
     def headers(self) -> Sequence[tuple[str, bytes]]:
         """The message's headers in order."""
         return self._record.headers
+
+    @overload
+    def header(self, name: str) -> str | None: ...
+    @overload
+    def header(self, name: str, type_: type[T], default: T) -> T: ...
+    @overload
+    def header(self, name: str, type_: type[T], default: None = None) -> T | None: ...
+    def header(self, name: str, type_: Any = str, default: Any = None) -> Any:
+        """Return a header's value as a type: bytes, or what its text says; the last one's if several have the name.
+
+        Args:
+            name: of the header.
+            type_: bytes, str, int, float, bool, Decimal, UUID, a date or time as ISO 8601 has it, or an enum.
+            default: what is returned where the message has no such header, or one without a value.
+
+        Raises:
+            RecordError: the value is none of the type: `on_error` says what becomes of the message.
+        """
+        value = next((value for own, value in reversed(self.headers) if own == name and value is not None), None)
+        if value is None or type_ is bytes:
+            return default if value is None else value
+        try:
+            text = value.decode()
+            return text if type_ is str else msgspec.convert(text, type_, strict=False)
+        except ValueError as error:
+            shown = ValueError(f"header {name} is no {getattr(type_, '__name__', type_)}: {error}: {value!r:.80}")
+            raise self.undecodable(shown) from error
 
     @property
     def message_id(self) -> str:

@@ -54,21 +54,23 @@ class Grouping:
     _OPTION, _NONE, _KEYS = "by= of aggregate", "is in no group", "its groups"
     _REMEDY = "Declare key_type= as the type of what by= gives"
 
-    __slots__ = ("_by", "_decode_row", "_encode_key", "_stops", "_to", "aggregate", "taken")
+    __slots__ = ("_by", "_decode_key", "_decode_row", "_encode_key", "_stops", "_to", "aggregate", "taken")
 
     def __init__(
         self,
         aggregate: str,
         *,
-        by: Callable[[Any], Any],
+        by: Callable[[Any, Any], Any],
         to: Any,
         encode_key: Callable[[Any], bytes],
+        decode_key: Callable[[bytes], Any],
         decode_row: Callable[[bytes], Any],
         taken: Store[bytes, bytes],
         stops: Callable[[], bool],
     ) -> None:
         self.aggregate, self.taken = aggregate, taken
         self._by, self._to, self._encode_key, self._decode_row = by, to, encode_key, decode_row
+        self._decode_key = decode_key
         # Whether the table's actor stops in front of an error.
         self._stops = stops
 
@@ -163,7 +165,7 @@ class Grouping:
     def _group(self, value: Any, raw_key: bytes) -> bytes | None:
         """Return the key of a value's group, None if it is in none."""
         try:
-            group = self._by(value)
+            group = self._by(self._decode_key(raw_key), value)
         except EXITS:
             raise
         except BaseException as error:

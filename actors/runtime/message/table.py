@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, NoReturn, SupportsIndex, TypeVar
+from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar
 
 from actors._core.aggregates import Aggregate
 from actors._core.task.policy import OnError, Then
@@ -47,6 +47,27 @@ class _HistoryRows:
         self._store.write_raw(self._state, row, value)
 
 
+class Changes(Protocol):
+    """The changes of a database's table, in the order of the database, whatever comes twice.
+
+    Attributes:
+        topic: what brings them to the table, by its keys.
+        owned: a store that is kept beside the rows.
+    """
+
+    topic: Any
+    owned: Store[bytes, bytes]
+
+    def feed(self, table: Table[Any, Any], on_error: OnError | Then) -> None:
+        """Have changes brought to a table, with the policy of its actor."""
+
+    def settle(self, ctx: Context, value: Any) -> tuple[bool, Any]:
+        """Return whether the record that is handled changes its key's row, and the new row, None if it is deleted.
+
+        It may give the record another content, which the row is made of.
+        """
+
+
 class Table(Store[K, V]):
     """A handle to the latest values of a topic's keys, made by `app.table(...)` and read in handlers of its actor.
 
@@ -57,6 +78,7 @@ class Table(Store[K, V]):
         history: the store of former values; None if it keeps none.
         history_ms: how far behind the newest record former values are kept; 0 if they aren't.
         groupings: its aggregates, which get each change of a row.
+        changes: what its topic's records are, if they are changes of a database.
 
     Examples:
         >>> from actors import App, Context
@@ -85,6 +107,7 @@ class Table(Store[K, V]):
         history: Store[bytes, bytes] | None,
         history_ms: int,
         declare_aggregate: Callable[..., Store[Any, Any]],
+        changes: Changes | None = None,
     ) -> None:
         super().__init__(
             name,
@@ -98,6 +121,7 @@ class Table(Store[K, V]):
         self.history_ms = history_ms
         self.groupings: list[Grouping] = []
         self._declare_aggregate = declare_aggregate
+        self.changes = changes
 
     def __repr__(self) -> str:
         return f"<Table {self.name}>"
@@ -193,7 +217,7 @@ class Table(Store[K, V]):
         self,
         name: str,
         *,
-        by: str | Callable[[Any], Any],
+        by: str | Callable[..., Any],
         add: Callable[[Any, Any], Any] | None = None,
         remove: Callable[[Any, Any], Any] | None = None,
         initial: Any = None,
@@ -212,7 +236,8 @@ class Table(Store[K, V]):
 
         Args:
             name: of the actor and of its store.
-            by: the key of a row's group: the name of a field, or a function of the value. None is for one in no group.
+            by: the key of a row's group: the name of a field, `key.` and one of the key, or a function of the value, or
+                of key and value. None is for a row in no group.
             add: called as `(held, value)` when a row comes into a group; returns what the group has then.
             remove: likewise, when a row leaves. Both return a new value; None ends the group, and deletes its row.
             initial: what a group without rows has.
@@ -258,13 +283,18 @@ class Table(Store[K, V]):
             if isinstance(record, InternalRecord) and not record.is_input:
                 # A timer's message, or the result of an effect, is no row.
                 return await handler(ctx, value)
-            return await handler(ctx, value) if self._take(ctx, value) else None
+            if self.changes is None:
+                return await handler(ctx, value) if self._take(ctx, value) else None
+            is_new, row = self.changes.settle(ctx, value)
+            return await handler(ctx, row) if is_new and self._take(ctx, row) else None
 
         return feed
 
     async def only_feed(self, ctx: Context, value: Any) -> None:
         """Write the row of a record of the topic."""
-        self._take(ctx, value)
+        is_new, row = (True, value) if self.changes is None else self.changes.settle(ctx, value)
+        if is_new:
+            self._take(ctx, row)
 
     def _take(self, ctx: Context, value: Any) -> bool:
         """Write the row of the record that is handled; tell whether there is another latest value than before.

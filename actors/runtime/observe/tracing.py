@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry import context as contexts
@@ -25,16 +25,15 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from actors._core.logs import error_text, escaping, text_of, traceback_text
 from actors._core.outside import EXITS
 from actors.errors import Rejected
-from actors.ports import ActorReply, ActorRequest, Headers, Requests
+from actors.ports import Headers
 from actors.runtime.handlers.effect import Outcome
 from actors.runtime.message.context import Context
-from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES
-from actors.runtime.message.task_state import TaskState
-from actors.runtime.spec import ActorSpec, TracedCall
+from actors.runtime.observe.propagation import Carrier, carry
+from actors.runtime.spec import Handler, TracedCall
+from actors.runtime.spec import Tracing as Inner
 
 logger = escaping(logging.getLogger(__name__))
 
-Handler = Callable[[Context, Any], Awaitable[Any]]
 SYSTEM = {"messaging.system": "kafka", "messaging.operation.type": "process", "messaging.operation.name": "process"}
 """The attributes that OpenTelemetry's conventions for messaging give to what a consumer does with a message."""
 
@@ -59,43 +58,34 @@ def current_headers() -> list[tuple[str, bytes]]:
     return [(name, value.encode()) for name, value in _carried().items()]
 
 
-@dataclass(frozen=True, slots=True)
-class Tracing:
+@dataclass(slots=True)
+class Tracing(Carrier):
     """Makes the spans of one actor."""
 
     tracer: trace.Tracer
     actor: str
     group: str
+    inner: Inner | None = None
 
     @classmethod
     def of(cls, actor: str, group: str) -> Tracing:
         """Take the tracer that the process has set up, or sets up later."""
         return cls(trace.get_tracer("faust-actors"), actor, group)
 
-    def around(self, spec: ActorSpec) -> ActorSpec:
-        """Return the actor with its messages traced."""
-        encode = spec.encode_message
+    def headers(self) -> list[tuple[str, bytes]]:
+        """Return the headers that carry the current span."""
+        return current_headers()
 
-        def encode_message(message: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
-            if encode is None:
-                raise AssertionError(f"actor {spec.name} takes no messages but records")
-            value, headers = encode(message)
-            return value, [*headers, *current_headers()]
+    def wrapped(self, handler: Handler) -> Handler:
+        """Return a handler in a span, whose outputs carry it."""
 
-        return replace(
-            spec.with_handlers(self._handler),
-            encode_message=None if encode is None else encode_message,
-            tracing=self,
-        )
-
-    def _handler(self, handler: Handler) -> Handler:
         async def handle(ctx: Context, value: Any) -> Any:
             state = ctx._state
             sent = 0 if state is None else len(state.outputs)
             with self._span(ctx) as span, _told(span):
                 result = await handler(ctx, value)
-                if state is not None:
-                    _carry(state, sent)
+                if state is not None and len(state.outputs) > sent:
+                    carry(state, sent, current_headers())
                 return result
 
         handle.__name__ = handle.__qualname__ = getattr(handler, "__name__", "handle")
@@ -135,14 +125,6 @@ class Tracing:
         finally:
             contexts.detach(token)
 
-    def asks(self, asks: Requests) -> Requests:
-        """Return a client that sends questions with their context."""
-        return _TracedAsks(asks)
-
-    def carried(self) -> dict[str, str]:
-        """Return the context of whoever runs now, to be kept."""
-        return _carried()
-
     async def effect(self, record: TracedCall, attempt: Awaitable[Outcome]) -> Outcome:
         """Make an attempt of an effect in a span of the trace that it was called in."""
         attributes: dict[str, str | int] = {
@@ -151,7 +133,7 @@ class Tracing:
         }
         parent = propagate.extract(record.trace or {}, context=contexts.Context())
         with self._within(parent, f"effect {record.name}", SpanKind.INTERNAL, attributes) as span:
-            outcome = await attempt
+            outcome = await (attempt if self.inner is None else self.inner.effect(record, attempt))
             if outcome.error is not None:
                 if outcome.cause is not None:
                     _record(span, outcome.cause)
@@ -183,38 +165,10 @@ def _record(span: Span, error: BaseException) -> None:
     span.add_event("exception", {f"exception.{name}": value for name, value in attributes.items()})
 
 
-@dataclass(frozen=True, slots=True)
-class _TracedAsks:
-    """Questions that carry the context of who asks."""
-
-    asks: Requests
-
-    async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
-        """Ask with the current trace context in the question's headers."""
-        headers = [*question.headers, *current_headers()]
-        return await self.asks.ask(replace(question, headers=headers), timeout_s)
-
-
 def _carried() -> dict[str, str]:
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier
-
-
-def _carry(state: TaskState, sent: int) -> None:
-    """Add the context to what a message sent, unless a record has one of its own, or would be too large with it."""
-    if len(state.outputs) == sent:
-        return
-    headers = current_headers()
-    size, names = sum(len(name) + len(value) for name, value in headers), {name for name, _ in headers}
-    for place in range(sent, len(state.outputs)):
-        output = state.outputs[place]
-        own = sum(len(name) + len(value) for name, value in output.headers)
-        held = len(output.key or b"") + len(output.value or b"") + own
-        limit = state.resolve_output(output.topic).max_record_bytes
-        if names.isdisjoint(name for name, _ in output.headers) and held + size + RECORD_OVERHEAD_BYTES <= limit:
-            state.outputs[place] = output._replace(headers=[*output.headers, *headers])
-            state.output_bytes += size
 
 
 def _text(raw: bytes) -> str | None:

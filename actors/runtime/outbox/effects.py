@@ -446,6 +446,7 @@ class Effects:
             actor=self._spec.name,
             key=run.raw_key,
             decoded_key=self._spec.inputs[0].decode_key(run.raw_key),
+            headers=tuple((name, text.encode("latin-1")) for name, text in (record.trace or {}).items()),
         )
         args, kwargs = self._arguments[effect.name].bind(record)
         made = partial(effect.function, call, *args, **kwargs)

@@ -193,7 +193,7 @@ class Handling:
         raw_key, raw_value = record.key, record.value
         if raw_value is None and not at.tombstones:
             raise undecodable(state.source, record, NULL_VALUE)
-        if raw_key is None and self.spec.needs_key:
+        if raw_key is None and self.spec.needs_key and not at.is_keyless:
             raise undecodable(state.source, record, NULL_KEY)
         try:
             key = None if raw_key is None else at.decode_key(raw_key)
