@@ -46,8 +46,16 @@ class ReplyCodec(Protocol):
         """Return the function that reads them."""
 
 
+_MISSING = object()
+_NOTHING: Any = SimpleNamespace(encode=lambda _: b"", decode=lambda _: None)
+"""The codec of the answer of a handler that returns nothing."""
+
+
 class ReplyTypes:
-    """The types of an actor's answers by the type of the message, from its handlers' return annotations."""
+    """The types of an actor's answers by the type of the message, from its handlers' return annotations.
+
+    The answer of a handler that returns nothing is None: that the message was handled.
+    """
 
     def __init__(
         self, actor: str, handlers: Mapping[Any, Callable[..., Any]], resolve: Callable[[Any], ReplyCodec]
@@ -58,14 +66,17 @@ class ReplyTypes:
         self._codecs: dict[Any, ReplyCodec | None] = {}
 
     @classmethod
-    def of(cls, actor: str, declared: Any, resolve: Callable[[Any], ReplyCodec]) -> ReplyTypes | None:
-        """Return the types of a function or class, None if it gives no answers.
+    def of(
+        cls, actor: str, declared: Any, resolve: Callable[[Any], ReplyCodec], *, is_asked: bool = False
+    ) -> ReplyTypes | None:
+        """Return the types of a function or class, None if no handler returns a value, unless `is_asked`.
 
         `resolve` gives a type's codec; it is called when the first message of the type comes.
         """
         methods: Mapping[Any, Any] = getattr(declared, "receivers", {object: declared})
-        handlers = {type_: method for type_, method in methods.items() if _annotation(method) is not None}
-        return cls(actor, handlers, resolve) if handlers else None
+        handlers = {type_: method for type_, method in methods.items() if _annotation(method) is not _MISSING}
+        is_asked = is_asked or any(_annotation(method) is not None for method in handlers.values())
+        return cls(actor, handlers, resolve) if is_asked else None
 
     def check(self) -> None:
         """Look whether all types can be had.
@@ -111,7 +122,7 @@ class ReplyTypes:
                 f"actor {self._actor}: what {function.__qualname__} returns is annotated with a name that isn't to be "
                 f"found ({error}): import it where the handler is defined, not only for type checks"
             ) from error
-        return self._resolve(hints["return"])
+        return _NOTHING if hints["return"] is NoneType else self._resolve(hints["return"])
 
 
 def _kind(type_: Any) -> str:
@@ -119,9 +130,9 @@ def _kind(type_: Any) -> str:
 
 
 def _annotation(handler: Callable[..., Any]) -> Any:
-    """Return a handler's return annotation as it stands there, None if it has none or returns nothing."""
-    found = getattr(inspect.unwrap(handler), "__annotations__", {}).get("return")
-    return None if found in (None, NoneType, "None") else found
+    """Return a handler's return annotation as it stands there, None if it returns nothing."""
+    annotation = getattr(inspect.unwrap(handler), "__annotations__", {}).get("return", _MISSING)
+    return None if annotation in (None, NoneType, "None") else annotation
 
 
 @dataclass(frozen=True, slots=True)

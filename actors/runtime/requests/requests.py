@@ -180,7 +180,8 @@ class EncodedRequest:
         decode = None if target.answer_decoder is None else target.answer_decoder(message)
         if decode is None:
             raise UsageError(
-                f"actor {target.actor} gives no answer to {kind}: annotate what its handler returns, or use tell"
+                f"actor {target.actor} gives no answer to {kind}: annotate what its handler returns, or use tell. An "
+                "actor whose handlers return nothing is asked if it is declared with answer_ttl=timedelta(days=1)"
             )
         raw_key, raw_value = target.encode_key(key), target.encode_value(message)
         size = len(raw_key) + len(raw_value) + RECORD_OVERHEAD_BYTES
