@@ -188,7 +188,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
             on_error: what becomes of a message whose handler raises, or that doesn't decode.
             concurrency: how many messages of a partition, each of another key, are handled at once.
             threads: call plain (not async) handlers in threads.
-            answer_ttl: how long an answer is kept, a day by default; where no handler returns a value, set it to be asked.
+            answer_ttl: how long answers are kept, a day by default; set it to be asked if no handler returns a value.
             publish: of a class actor, a topic of `app.topic(...)` that gets its states; see `store`.
             misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
             tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
@@ -441,7 +441,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
             "ids": (options.dedupe_by is not None, options.dedupe_ttl),
             "timers": (options.timers, None),
             "effects": (bool(options.effects), None),
-            "parked": (options.on_error.then == "park", None),
+            "parked": (options.on_error.parks, None),
             "answers": (answer_types is not None, options.answer_ttl or ANSWER_TTL),
             "waiting": (options.order is not None, None),
         }

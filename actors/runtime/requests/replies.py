@@ -10,8 +10,16 @@ from dataclasses import dataclass
 from types import NoneType, SimpleNamespace
 from typing import Any, Protocol
 
-from actors._core.logs import escaping, text_of
-from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, UsageError, show_bytes
+from actors._core.logs import escaping
+from actors.errors import (
+    ConfigurationError,
+    RecordError,
+    RecordTooLargeError,
+    Rejected,
+    UndecodableRecordError,
+    UsageError,
+    show_bytes,
+)
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import newer_entry
@@ -19,14 +27,13 @@ from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import AnswerLater, TaskState
-from actors.runtime.requests.requests import ASK, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
+from actors.runtime.requests.requests import ASK, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS, Refusal
 
 logger = escaping(logging.getLogger(__name__))
 
 _STATUS_OF = {b"o": OK, b"n": OK, b"r": REJECTED, b"f": FAILED}
-_NONE, _FAILED, _PENDING = b"n", b"f", b"p"
+_NONE, _FAILED, _REJECTED, _PENDING = b"n", b"f", b"r", b"p"
 _KNOWN = (*_STATUS_OF, _PENDING)
-_MAX_REASON_BYTES = 4_000
 _MAX_DIGITS = 18
 MAX_HEADER_BYTES = 1_000
 """A question's id, and where its answer goes: both come back in the answer and are kept with it."""
@@ -205,17 +212,22 @@ class Replies:
         handle.__name__ = handle.__qualname__ = getattr(handler, "__name__", "handle")
         return handle
 
-    def rejected(self, state: TaskState, record: InputRecord, reason: str) -> None:
+    @staticmethod
+    def is_question(record: InputRecord) -> bool:
+        """Return whether somebody waits for the answer to a message."""
+        return _RequestHeaders.of(record) is not None
+
+    def rejected(self, state: TaskState, record: InputRecord, error: BaseException) -> None:
         """Answer, if the message was a question, that the handler refused it."""
         request = _RequestHeaders.of(record)
         if request is not None:
-            self._give(state, request, b"r" + _cut(reason))
+            self._give(state, request, _REJECTED + Refusal.of(error))
 
-    def failed(self, state: TaskState, record: InputRecord, reason: str) -> None:
+    def failed(self, state: TaskState, record: InputRecord, failed: RecordError) -> None:
         """Answer, if the message was a question, that the handler failed."""
         request = _RequestHeaders.of(record)
         if request is not None:
-            self._give(state, request, _FAILED + _cut(reason))
+            self._give(state, request, _FAILED + Refusal.of(failed.__cause__ or failed, failed.reason))
 
     async def _answer(self, ctx: Context, message: Any, request: _RequestHeaders, handler: Handler) -> None:
         state = ctx._state
@@ -290,7 +302,7 @@ class Replies:
 
     def _encoded(self, later: AnswerLater, value: Any) -> bytes:
         if isinstance(value, Rejected):
-            return b"r" + _cut(text_of(value))
+            return _REJECTED + Refusal.of(value)
         codec = self._types.codec_of(later.kind)
         if codec is None:
             raise UsageError(
@@ -325,12 +337,13 @@ class Replies:
         limit = min(state.max_record_bytes[self._store.name], state.resolve_output(self._reply_topic).max_record_bytes)
         room = limit - 2 * len(request.id) - len(request.reply_to) - RECORD_OVERHEAD_BYTES
         if len(answer) > room:
-            if not answer.startswith((_FAILED, b"r")):
-                answer = _FAILED + _cut(
+            if not answer.startswith((_FAILED, _REJECTED)):
+                text = (
                     f"the message was handled, but the answer of {len(answer)} bytes doesn't fit into "
                     f"max.message.bytes={limit} of {self._reply_topic} or of the changelog of {self._store.name}"
                 )
-            answer = answer[: max(1, room)]
+                answer = _FAILED + Refusal.of(RecordTooLargeError(text))
+            answer = answer[:1] + Refusal.fitting(answer[1:], room - 1)
         if is_kept:
             self._store.write_raw(state, request.id, answer, self._store.ttl_ms)
         elif state.overlays[self._store].get(request.id) is not None:
@@ -364,7 +377,3 @@ def _is_dead_letter(record: InputRecord) -> bool:
 
 def _is_below(number: str, count: int) -> bool:
     return number.isdecimal() and len(number) <= _MAX_DIGITS and int(number) < count
-
-
-def _cut(reason: str) -> bytes:
-    return reason.encode(errors="replace")[:_MAX_REASON_BYTES]

@@ -1,12 +1,14 @@
 """References: a handler at a key, bound to the message, the app or the test driver that is there."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from actors import Actor, App, AskTimeoutError, ConfigurationError, Context, UsageError, query, receive
+from actors.client import StateClient
 from actors.testing import ActorTestDriver
 
 
@@ -203,3 +205,24 @@ def test_keys_that_differ_between_class_and_topic_are_refused():
 
     with pytest.raises(ConfigurationError, match=r"actor Counter: keys are int in Counter.* key_type=str of topic tot"):
         app.actor(app.topic("totals", key_type=str))(Counter)
+
+
+async def test_a_client_of_the_state_sends_a_query_by_its_reference(monkeypatch):
+    _, counter = a_bank()
+    requests, answers = [], [{"count": 5}, None, {"count": "many"}]
+
+    async def answer(self: StateClient, method: str, path: str, **options: Any) -> Any:
+        requests.append((method, path, options["body"]))
+        return SimpleNamespace(content={"value": answers.pop(0)})
+
+    monkeypatch.setattr(StateClient, "_ask", answer)
+    client = StateClient("http://127.0.0.1:1")
+    assert await client.ask(counter.at("ada").more, 4, than=Total(1)) == Total(5)
+    assert await client.ask(counter.at("ada").more, 4) is None
+    assert requests == [
+        ("POST", "/actors/Counter/_ask/more-than/%22ada%22?encoding=json", {"least": 4, "than": {"count": 1}}),
+        ("POST", "/actors/Counter/_ask/more-than/%22ada%22?encoding=json", {"least": 4}),
+    ]
+    with pytest.raises(msgspec.ValidationError, match="Expected `int`"):
+        await client.ask(counter.at("ada").more, 4)
+    await client.close()
