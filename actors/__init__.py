@@ -62,6 +62,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.message.tools import AnswerLater
+from actors.runtime.requests.references import Reference
 from actors.runtime.windows.store import WindowStore
 
 __all__ = [
@@ -91,6 +92,7 @@ __all__ = [
     "ReadOnlyQueryError",
     "RecordError",
     "RecordTooLargeError",
+    "Reference",
     "Rejected",
     "Session",
     "Sliding",

@@ -14,12 +14,12 @@ import base64
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -44,6 +44,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 
 MAX_KEYS = 1_000
 """How many keys are asked for at once; the service's limit."""
@@ -125,6 +127,23 @@ class _Stores:
 
     stores: Mapping[str, Mapping[str, Any]]
     routes: Mapping[tuple[str, int], str]
+
+
+class BoundQuery(Protocol[P, R_co]):
+    """A query of an actor at a key, as `Account.at("ada").can_pay`."""
+
+    @property
+    def function(self) -> Callable[Concatenate[Any, P], R_co]:
+        """Return the query's function."""
+
+    def names(self) -> tuple[str, str, Any]:
+        """Return the actor's name, the query's and the key."""
+
+    def arguments(self, args: Iterable[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all arguments by name, as JSON has them."""
+
+    def answer(self, value: Any) -> R_co:
+        """Return what JSON has of an answer in its own type."""
 
 
 class StateClient:
@@ -315,13 +334,28 @@ class StateClient:
         reply = await self._ask("GET", f"/actors/{quote(store, safe='')}/_count?{query}", store=store)
         return int(reply.content["count"])
 
-    async def ask(self, actor: str, query: str, key: Any, **arguments: Any) -> Any:
+    @overload
+    async def ask(self, actor: BoundQuery[P, R_co], /, *args: P.args, **arguments: P.kwargs) -> R_co: ...
+
+    @overload
+    async def ask(self, actor: str, query: str, key: Any, /, **arguments: Any) -> Any: ...
+
+    async def ask(self, actor: Any, /, *args: Any, **arguments: Any) -> Any:
         """Return an actor's answer to a query about a key; the arguments are anything that JSON can say.
+
+        Args:
+            actor: the actor's name, with the query's name and the key behind it; or a reference, as
+                `Account.at("ada").can_pay`, whose answer has the type that the query declares.
+            args: query and key, or the query's arguments.
+            arguments: the query's arguments.
 
         Raises:
             StateUnavailableError: no worker could answer in time.
             StateRequestError: there is no such query, it doesn't take the arguments, or it failed.
         """
+        if not isinstance(actor, str):
+            return actor.answer(await self.ask(*actor.names(), **actor.arguments(args, arguments)))
+        query, key = args
         text, encoding = _key_in_url(key)
         path = f"/actors/{quote(actor, safe='')}/_ask/{quote(query, safe='')}/{text}?"
         path += _query(encoding=encoding, read=self._read)
@@ -455,9 +489,15 @@ class SyncStateClient:
         """Return the values of keys as `StateClient.get_many` does."""
         return self.run(self.client.get_many(store, keys))
 
-    def ask(self, actor: str, query: str, key: Any, **arguments: Any) -> Any:
+    @overload
+    def ask(self, actor: BoundQuery[P, R_co], /, *args: P.args, **arguments: P.kwargs) -> R_co: ...
+
+    @overload
+    def ask(self, actor: str, query: str, key: Any, /, **arguments: Any) -> Any: ...
+
+    def ask(self, actor: Any, /, *args: Any, **arguments: Any) -> Any:
         """Return a query's answer as `StateClient.ask` does."""
-        return self.run(self.client.ask(actor, query, key, **arguments))
+        return self.run(self.client.ask(actor, *args, **arguments))
 
     def close(self) -> None:
         """Disconnect. May be called twice."""

@@ -74,6 +74,9 @@ class RecordTooLargeError(UsageError):
 class Rejected(ActorsError):  # noqa: N818  what a handler says, not what went wrong in it
     """Raised by a handler to refuse a message: nothing that it wrote or sent remains, and who asked is told why.
 
+    `data` is for who asked: anything that JSON can say. Errors of other classes refuse a message too if the actor names
+    them in `OnError(reject=…)`.
+
     Examples:
         >>> from actors import App, AskRejectedError, Context, Rejected
         >>> from actors.testing import ActorTestDriver
@@ -91,9 +94,25 @@ class Rejected(ActorsError):  # noqa: N818  what a handler says, not what went w
         nothing was ordered
     """
 
+    data: Any = None
+
+    def __init__(self, *args: object, data: Any = None) -> None:
+        super().__init__(*args)
+        self.data = data
+
 
 class AskError(ActorsError):
-    """An ask came to nothing."""
+    """An ask came to nothing.
+
+    Attributes:
+        reason: the text of the other handler's error, empty if there is none.
+        type: the name of the error's class.
+        data: that of its `Rejected`, as JSON has it.
+    """
+
+    def __init__(self, *args: object, reason: str = "", type: str = "", data: Any = None) -> None:
+        super().__init__(*args)
+        self.reason, self.type, self.data = reason, type, data
 
 
 class AskTimeoutError(AskError):
@@ -105,15 +124,11 @@ class AskClosedError(AskError):
 
 
 class AskRejectedError(AskError):
-    """The other actor's handler refused the message by raising `Rejected`; `reason` is the text of that alone."""
-
-    def __init__(self, *args: object, reason: str = "") -> None:
-        super().__init__(*args)
-        self.reason = reason
+    """The other actor's handler refused the message, by `Rejected` or an error that its actor's `reject` names."""
 
 
 class AskFailedError(AskError):
-    """The other actor's handler failed; its message was skipped or parked."""
+    """The other actor's handler failed, and its message was skipped or parked; or its answer can't be given."""
 
 
 class AskCycleError(AskError):

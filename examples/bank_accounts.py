@@ -58,7 +58,7 @@ outcomes = app.topic("bank-outcomes", key_type=str, value_type=Outcome)
 
 
 @app.actor(accounts)
-class Account(Actor[Balance]):
+class Account(Actor[Balance, str]):
     """One account."""
 
     @receive
@@ -91,8 +91,8 @@ class Account(Actor[Balance]):
 async def transfer(ctx: Context, order: Transfer) -> None:
     """See a transfer through; its key is its id."""
     try:
-        await ctx.ask(Account, order.sender, Withdraw(order.amount))
+        await Account.at(order.sender).withdraw(Withdraw(order.amount))
     except AskRejectedError as error:
         ctx.send(outcomes, key=ctx.key, value=Outcome(str(error)))
     else:
-        ctx.tell(Account, order.receiver, Deposit(order.amount, ctx.key))
+        Account.at(order.receiver).deposit.tell(Deposit(order.amount, ctx.key))

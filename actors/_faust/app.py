@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, cast
 
 from actors._core.aggregates import Aggregate
 from actors._core.task.policy import Misplaced, OnError, Then
@@ -44,7 +44,7 @@ from actors.declare.values.stored import binder, own_store, store_keys, stored_v
 from actors.declare.values.versions import Upgrades
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
-from actors.runtime.handlers.actor import Actor, handler_of
+from actors.runtime.handlers.actor import handler_of
 from actors.runtime.handlers.callables import name_of
 from actors.runtime.handlers.dedupe import Identify, by_header, deduplicated
 from actors.runtime.handlers.effect import Effect
@@ -52,14 +52,14 @@ from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context, is_hand
 from actors.runtime.message.publishing import PublishedStore
 from actors.runtime.message.store import Placement, Store
 from actors.runtime.message.unresolved import resolved
+from actors.runtime.requests.references import Declare, claim
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
 from actors.runtime.threads import in_threads
 from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
 
-Handler = Callable[[Context, Any], Awaitable[Any] | Any]
-Declared = TypeVar("Declared", bound=Handler | type[Actor[Any]])
+ANSWER_TTL = timedelta(days=1)
 
 
 class App(Joins, Tables, WindowStores, FaustApp):
@@ -169,7 +169,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
         on_error: OnError | Then = "stop",
         concurrency: int = 1,
         threads: bool = False,
-        answer_ttl: timedelta = timedelta(days=1),
+        answer_ttl: timedelta | None = None,
         publish: Any = None,
         misplaced: Misplaced = "stop",
         tombstones: bool = False,
@@ -178,11 +178,11 @@ class App(Joins, Tables, WindowStores, FaustApp):
         by: By | Mapping[Any, By] | None = None,
         late: Late = "drop",
         order: Literal["time"] | None = None,
-    ) -> Callable[[Declared], Declared]:
+    ) -> Declare:
         """Make a function or an `Actor` class the actor of a topic, or of several.
 
         A function is called with `(ctx, value)`; of a class, the method that takes the message's type. Its state has a
-        store with the actor's name.
+        store with the actor's name. `declared.at(key)` is a typed reference.
 
         Args:
             topic: a topic of `app.topic(...)`, the input of no other actor.
@@ -196,7 +196,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
             on_error: what becomes of a message whose handler raises, or that doesn't decode.
             concurrency: how many messages of a partition, each of another key, are handled at once.
             threads: call plain (not async) handlers in threads.
-            answer_ttl: how long the answer to a question (see `ctx.ask`) is kept for the case that it is asked again.
+            answer_ttl: how long answers are kept, a day by default; set it to be asked if no handler returns a value.
             publish: of a class actor, a topic of `app.topic(...)` that gets its states; see `store`.
             misplaced: what becomes of a record in another partition than its key's: "stop" halts in front of it.
             tombstones: whether a null value is a message, None; it is one in any case where the types allow None.
@@ -223,7 +223,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
         )
 
         check_bare(topic)
-        return functools.partial(self._decorated, name, [topic, *more_topics], options)
+        return cast(Declare, functools.partial(self._decorated, name, [topic, *more_topics], options))
 
     def view(self, source: Any, *, folder: Path | str | None = None, in_memory: bool = False) -> View[Any, Any]:
         """Declare a view: all of a compacted topic or a store, held in every process and followed.
@@ -426,8 +426,9 @@ class App(Joins, Tables, WindowStores, FaustApp):
             self._asks = setup.make_asks()
         return self._asks
 
-    def _decorated(self, name: str | None, topics: list[Any], options: Declaration, declared: Declared) -> Declared:
+    def _decorated(self, name: str | None, topics: list[Any], options: Declaration, declared: Any) -> Any:
         self._add_actor(name or name_of(declared), topics, declared, options)
+        claim(declared, self)
         return declared
 
     def _add_actor(self, name: str, topics: list[Any], declared: Any, options: Declaration) -> None:
@@ -442,13 +443,13 @@ class App(Joins, Tables, WindowStores, FaustApp):
                 raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self.app_id}")
         own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
-        answer_types = ReplyTypes.of(name, declared, resolve)
+        answer_types = ReplyTypes.of(name, declared, resolve, is_asked=options.answer_ttl is not None)
         wanted = {
             "ids": (options.dedupe_by is not None, options.dedupe_ttl),
             "timers": (options.timers, None),
             "effects": (bool(options.effects), None),
-            "parked": (options.on_error.then == "park", None),
-            "answers": (answer_types is not None, options.answer_ttl),
+            "parked": (options.on_error.parks, None),
+            "answers": (answer_types is not None, options.answer_ttl or ANSWER_TTL),
             "waiting": (options.order is not None, None),
         }
         extras = {

@@ -46,7 +46,7 @@ class Declaration:
     effects: tuple[Effect, ...] = ()
     concurrency: int = 1
     threads: bool = False
-    answer_ttl: timedelta = timedelta(days=1)
+    answer_ttl: timedelta | None = None
     publish: Any = None
     misplaced: Misplaced = "stop"
     tombstones: bool = False
@@ -210,15 +210,21 @@ def _check_effects(name: str, effects: Sequence[Any]) -> None:
 def _line(handler: Any) -> str:
     parameters = list(getattr(inspect.unwrap(handler), "__annotations__", {}).items())
     shown = next((type_ for name, type_ in parameters[1:] if name != "return"), "Message")
-    return f"async def {name_of(handler)}(ctx: Context, message: {getattr(shown, '__name__', shown)}) -> None"
+    return f"async def {name_of(handler)}(ctx: Context, message: {_shown(shown)}) -> None"
 
 
 def check_value_type(name: str, topic: Any, declared: Any) -> None:
     """Refuse a function whose message is annotated with a model where the topic says nothing: it would get a dict.
 
     Raises:
-        ConfigurationError: with the topic to declare instead.
+        ConfigurationError: with the topic to declare instead; a class has keys of another type than the topic.
     """
+    key_type, own = topic.schema.key_type, getattr(declared, "key_type", Any)
+    if own is not Any and key_type not in (None, own):
+        raise ConfigurationError(
+            f"actor {name}: keys are {_shown(own)} in {declared.__name__}, an Actor[…, {_shown(own)}], and "
+            f"key_type={_shown(key_type)} of topic {topic.get_topic_name()}: make them the same"
+        )
     if isinstance(declared, type) or topic.schema.value_type is not None:
         return
     parameter, found = _message_of(declared)
@@ -250,6 +256,10 @@ def takes_tombstones(name: str, declared: Any, options: Declaration) -> bool:
 def takes_none(topic: Any, function: Any) -> bool:
     """Return whether the type of a topic's values, or of a function's message, allows None."""
     return allows_none(topic.schema.value_type) or allows_none(_message_of(function)[1])
+
+
+def _shown(type_: Any) -> str:
+    return str(getattr(type_, "__name__", type_))
 
 
 def _message_of(declared: Any) -> tuple[str, Any]:

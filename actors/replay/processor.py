@@ -262,7 +262,7 @@ class _ReplayHandling(Handling):
         internal: InternalMessage | None = None,
     ) -> None:
         """Pass over a message at which the actor would stop; else as `Handling`."""
-        if self.spec.on_error.then == "stop":
+        if self.spec.then_for(record, failed) == "stop":
             self._pass_over(state, record, failed.reason, internal)
         else:
             super().give_up(state, record, failed, attempts, internal)

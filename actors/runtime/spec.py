@@ -15,14 +15,26 @@ from actors._core.group.members import Declared
 from actors._core.logs import Reminders
 from actors._core.partitioner import MURMUR2, PARTITIONERS, Partitioner
 from actors._core.task.commit import CommitPolicy
-from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError
+from actors._core.task.policy import STOP_ON_ERROR, Misplaced, OnError, Then
 from actors._core.task.takeover import StartRules
-from actors.ports import Clock, GroupView, Logs, OwnerInput, OwnerRecord, Owners, Requests, StoreProvider, TaskSink
+from actors.errors import RecordError
+from actors.ports import (
+    Clock,
+    GroupView,
+    InputRecord,
+    Logs,
+    OwnerInput,
+    OwnerRecord,
+    Owners,
+    Requests,
+    StoreProvider,
+    TaskSink,
+)
 from actors.runtime.clock import MARGIN_MS
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
 from actors.runtime.handlers.effect import Effect, Outcome
 from actors.runtime.message.context import Context
-from actors.runtime.message.failures import REMIND_S
+from actors.runtime.message.failures import REMIND_S, cause_of
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.publishing import Publications
 from actors.runtime.message.store import Store
@@ -192,6 +204,11 @@ class ActorSpec(ActorParts):
     foreign: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     forwarded: frozenset[str] = frozenset()
     max_ahead_ms: int = 86_400_000
+
+    def then_for(self, record: InputRecord, failed: RecordError) -> Then:
+        """Return what becomes of a message that can't be handled."""
+        is_asked = self.answers is not None and self.answers.is_question(record)
+        return self.on_error.then_for(cause_of(failed), is_asked=is_asked)
 
     @property
     def topic(self) -> str:

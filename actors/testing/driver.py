@@ -6,11 +6,11 @@ The actors run on the product's own worker, commits and restores, with a broker,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 from uuid import uuid4
 
 from actors._core.group.members import TaskId
@@ -26,6 +26,7 @@ from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT
 from actors.runtime.message.outputs import checked_headers
 from actors.runtime.message.store import Store
 from actors.runtime.message.unresolved import resolved_now
+from actors.runtime.requests.references import P, QueryReference, current_app
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
 from actors.runtime.spec import ActorSpec
 from actors.runtime.windows.store import WindowStore
@@ -49,6 +50,7 @@ from actors.testing.looking import (
 from actors.testing.machine import LOOK_S, Machine
 from stores._core.record import METADATA_BYTES, is_expired
 
+T = TypeVar("T")
 _MAX_RECORDS = 1 << 30
 
 
@@ -234,6 +236,20 @@ class ActorTestDriver(Machine):
         self.settle()
         return answer
 
+    def run(self, call: Awaitable[T]) -> T:
+        """Run the program's own code, as in `driver.run(Account.at("ada").deposit(Deposit(5)))`, and give its result.
+
+        References in it reach the driver's app. Waits for all that it leads to.
+        """
+
+        async def called() -> T:
+            current_app.set(self._app)
+            return await call
+
+        result = self._run(self._unless_failed(called()))
+        self.settle()
+        return result
+
     def outputs(self, topic: Any) -> list[Sent]:
         """Return the committed records of a topic that no earlier call gave, by partition and offset.
 
@@ -312,19 +328,29 @@ class ActorTestDriver(Machine):
         name, counts = self._app.definition_of(actor).name, self._late + self._late_here()
         return {store: counts[name, store] for spec in self._specs if spec.name == name for store in spec.late_stores}
 
-    def query(self, actor: Any, query: Any, key: Any, /, **arguments: Any) -> Any:
+    @overload
+    def query(self, actor: QueryReference[P, T], /, *args: P.args, **arguments: P.kwargs) -> T: ...
+
+    @overload
+    def query(self, actor: Any, query: Any, key: Any, /, **arguments: Any) -> Any: ...
+
+    def query(self, actor: Any, /, *args: Any, **arguments: Any) -> Any:
         """Call a query of an actor on the committed state of a key, and give what it returns.
 
         Args:
-            actor: an actor's class, its function, or its name.
-            query: a method marked `@query`, a function of `@app.query`, or the query's name.
-            key: as the actor's handlers see it.
+            actor: an actor's class, its function, or its name; or a reference, as `Account.at("ada").can_pay`.
+            args: a method marked `@query`, a function of `@app.query`, or the query's name, and the key; of a
+                reference, arguments.
             arguments: of the query, as JSON would have them.
 
         Raises:
             UsageError: the actor has no such query.
             ReadOnlyQueryError: the query tried to do more than read.
         """
+        if isinstance(actor, QueryReference):
+            arguments = actor.arguments(args, arguments)
+            args, actor = (actor.name, actor.key), actor.actor
+        query, key = args
         definition = self._app.definition_of(actor)
         _, source = self._place_of(definition, key)
         task = None if self._worker is None else self._worker.task_of(TaskId(definition.name, source.partition))

@@ -10,32 +10,43 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from types import NoneType
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
+
+import typing_extensions
 
 from actors._core.unions import arms_of
 from actors.errors import ConfigurationError, UsageError
 from actors.runtime.handlers.callables import check_callable, refuse_generator
 from actors.runtime.handlers.expiry import remove_own
 from actors.runtime.handlers.query_methods import NO_QUERIES, Query, queries_of
-from actors.runtime.message.context import Context
+from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context
 from actors.runtime.message.store import Store
+from actors.runtime.requests.references import Answer, Message, Receive, Receiver, References, Types
 
 S = TypeVar("S")
-Method = TypeVar("Method", bound=Callable[..., Any])
+K = typing_extensions.TypeVar("K", default=Any)
 
 _MARK = "_actors_receives"
 _UNREAD: Any = object()
 
 
 @overload
-def receive(type_: Method, /) -> Method: ...
+def receive(  # type: ignore[overload-overlap]  # a class may be called with two arguments too
+    type_: Types | None = None, /, *, name: str | None = None
+) -> Receive: ...
 
 
 @overload
-def receive(type_: Any = None, /, *, name: str | None = None) -> Callable[[Method], Method]: ...
+def receive(
+    type_: Callable[[Any, Message], Coroutine[Any, Any, Answer]], /
+) -> Receiver[Message, Coroutine[Any, Any, Answer], Answer]: ...
+
+
+@overload
+def receive(type_: Callable[[Any, Message], Answer], /) -> Receiver[Message, Answer, Answer]: ...
 
 
 def receive(type_: Any = None, /, *, name: str | None = None) -> Any:
@@ -61,21 +72,24 @@ def receive(type_: Any = None, /, *, name: str | None = None) -> Any:
         setattr(type_, _MARK, (None, name))
         return type_
 
-    def mark(method: Method) -> Method:
+    def mark(method: Any) -> Any:
         setattr(method, _MARK, (type_, name))
         return method
 
     return mark
 
 
-class Actor(Generic[S]):
+class Actor(Generic[S, K]):
     """The base of class actors: `class Account(Actor[AccountState])`; `Actor[None]` keeps no state.
+
+    `Actor[AccountState, str]` says what keys are, for type checkers; the topic has to say the same.
 
     Attributes:
         ctx: the message's `Context`.
         state_type: the type in the brackets.
         state_version: the version of `state_type`; raise it together with a change that old values don't fit.
         state_ttl: how long a state is there after it was last changed or set; for ever by default.
+        key_type: the second type in the brackets, `Any` if there is none.
         state_upgrades: by version, the function that turns a state of it, as plain JSON data, into one of the next.
         receivers: by type of message, its handler.
         type_names: by type of message, its name in the header `fa-type`.
@@ -109,16 +123,18 @@ class Actor(Generic[S]):
         ...     @query
         ...     def can_pay(self, cents: int) -> bool:
         ...         return self.state.cents >= cents
+        >>> ada = Account.at("ada")
         >>> with ActorTestDriver(app) as driver:
-        ...     driver.ask(Account, "ada", Deposit(500))
-        ...     driver.ask(Account, "ada", Withdraw(200))
-        ...     driver.query(Account, "can_pay", "ada", cents=400)
+        ...     driver.run(ada.deposit(Deposit(500)))
+        ...     driver.run(ada.withdraw(Withdraw(200)))
+        ...     driver.query(ada.can_pay, cents=400)
         500
         300
         False
     """
 
     state_type: ClassVar[Any] = NoneType
+    key_type: ClassVar[Any] = Any
     state_version: ClassVar[int] = 1
     state_ttl: ClassVar[timedelta | None] = None
     state_upgrades: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}
@@ -136,7 +152,7 @@ class Actor(Generic[S]):
         if "on_expire" in vars(cls):
             line = "async def on_expire(self) -> None"
             check_callable(vars(cls)["on_expire"], f"{cls.__name__}.on_expire", takes=1, line=line)
-        cls.state_type = _state_type(cls)
+        cls.state_type, cls.key_type = _types(cls)
         receivers, names = dict(cls.receivers), dict(cls.type_names)
         own: set[Any] = set()
         for method in vars(cls).values():
@@ -171,10 +187,26 @@ class Actor(Generic[S]):
         self._raw: bytes | None = None
         self._is_set = False
 
+    @classmethod
+    def at(cls, key: K, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> type[Self]:
+        """Return the references to the handlers and queries of a key, by the names of their methods.
+
+        Args:
+            key: which actor.
+            timeout: how long a question waits for its answer.
+        """
+        return cast(type[Self], References(cls, key, timeout))
+
+    @classmethod
+    def method_for(cls, message: Any) -> Callable[..., Any] | None:
+        """Return the method that handles a message, None if the class doesn't take it."""
+        return next((cls.receivers[base] for base in type(message).__mro__ if base in cls.receivers), None)
+
     @property
-    def key(self) -> Any:
+    def key(self) -> K:
         """The actor's key, decoded."""
-        return self.ctx.key
+        key: K = self.ctx.key
+        return key
 
     @property
     def state(self) -> S:
@@ -256,7 +288,7 @@ class Actor(Generic[S]):
 
 
 def handler_of(
-    cls: type[Actor[Any]],
+    cls: type[Actor[Any, Any]],
     store: Store[Any, Any] | None,
     *,
     threaded: Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]] | None = None,
@@ -292,7 +324,7 @@ def handler_of(
     return handle
 
 
-def expiry_of(cls: type[Actor[Any]]) -> Callable[[Context, Any], Awaitable[None]] | None:
+def expiry_of(cls: type[Actor[Any, Any]]) -> Callable[[Context, Any], Awaitable[None]] | None:
     """Return the function that is called when a state expired; None if the class doesn't override `on_expire`."""
     if cls.on_expire is Actor.on_expire:
         return None
@@ -308,7 +340,9 @@ def expiry_of(cls: type[Actor[Any]]) -> Callable[[Context, Any], Awaitable[None]
     return expire
 
 
-def _inherited(cls: type[Actor[Any]], receivers: Mapping[Any, Callable[..., Any]], message: Any) -> Callable[..., Any]:
+def _inherited(
+    cls: type[Actor[Any, Any]], receivers: Mapping[Any, Callable[..., Any]], message: Any
+) -> Callable[..., Any]:
     for base in type(message).__mro__:
         method = receivers.get(base)
         if method is not None:
@@ -317,16 +351,20 @@ def _inherited(cls: type[Actor[Any]], receivers: Mapping[Any, Callable[..., Any]
     raise UsageError(f"{cls.__name__} takes {known}, not {type(message).__name__}")
 
 
-def _state_type(cls: type[Actor[Any]]) -> Any:
+def _types(cls: type[Actor[Any, Any]]) -> tuple[Any, Any]:
+    """Return the types of the state and of keys."""
     for base in getattr(cls, "__orig_bases__", ()):
         origin = typing.get_origin(base)
         if isinstance(origin, type) and issubclass(origin, Actor):
-            (given,) = typing.get_args(base)
-            return NoneType if given is None or isinstance(given, TypeVar) else given
-    return cls.state_type
+            state, key = (*typing.get_args(base), Any)[:2]
+            return (
+                NoneType if state is None or isinstance(state, TypeVar) else state,
+                Any if isinstance(key, TypeVar) else key,
+            )
+    return cls.state_type, cls.key_type
 
 
-def _annotated(cls: type[Actor[Any]], method: Callable[..., Any]) -> Any:
+def _annotated(cls: type[Actor[Any, Any]], method: Callable[..., Any]) -> Any:
     parameters = list(inspect.signature(method).parameters)
     try:
         found = typing.get_type_hints(method).get(parameters[1]) if len(parameters) == 2 else None

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NoReturn, Protocol, TypeVar, overload
+from typing import Any, Concatenate, NoReturn, Protocol, overload
 
 import msgspec
 
@@ -25,12 +25,11 @@ from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.message.tools import Tools
+from actors.runtime.requests.references import Answer, P, QueryMethod
 from actors.runtime.windows.committed import CommittedTime, committed_time
 from actors.runtime.windows.store import WindowStore
 from stores._core.overlay import MessageScope, Overlay
 from stores.ports import PartitionReader
-
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 _MARK = "_actors_query"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -38,11 +37,11 @@ _REFUSED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, ins
 
 
 @overload
-def query(method: Method, /) -> Method: ...
+def query(method: Callable[Concatenate[Any, P], Answer], /) -> QueryMethod[P, Answer]: ...
 
 
 @overload
-def query(*, name: str | None = None) -> Callable[[Method], Method]: ...
+def query(*, name: str | None = None) -> Callable[[Callable[Concatenate[Any, P], Answer]], QueryMethod[P, Answer]]: ...
 
 
 def query(method: Any = None, /, *, name: str | None = None) -> Any:
@@ -64,7 +63,7 @@ def query(method: Any = None, /, *, name: str | None = None) -> Any:
         ['is-open']
     """
 
-    def mark(function: Method) -> Method:
+    def mark(function: Any) -> Any:
         setattr(function, _MARK, name or function.__name__)
         return function
 

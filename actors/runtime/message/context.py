@@ -403,6 +403,12 @@ class Context:
         """
         return later is not None and self._answers("answer").answer_now(self, later, value)
 
+    def _is_own(self, actor: Any, key: Any) -> bool:
+        """Return whether the message is handled by that actor, at that key."""
+        state = self._working("schedule")
+        target = state.resolve_output(Recipient(actor))
+        return target.actor == state.actor and target.encode_key(key) == self._raw_key
+
     def _answers(self, call: str) -> Answering:
         answers = self._working(call).tools.answers
         if answers is None:

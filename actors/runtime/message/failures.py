@@ -190,6 +190,12 @@ def refused(
     return failed
 
 
+def cause_of(failed: RecordError) -> BaseException:
+    """Return what the handler raised, or the error itself if no handler did."""
+    is_handlers = isinstance(failed, HandlerFailedError) and failed.__cause__ is not None
+    return failed.__cause__ or failed if is_handlers else failed
+
+
 def is_newer(raw: bytes) -> bool:
     """Return whether a newer release wrote an entry."""
     return raw.startswith(_NEWER)

@@ -21,14 +21,7 @@ from typing import Protocol
 
 from actors._core.keys import line_bounds, make_place, place_of
 from actors._core.logs import Reminders, error_text, escaping
-from actors.errors import (
-    NewerProgramError,
-    RecordError,
-    RecordTooLargeError,
-    Rejected,
-    UnresolvedSchemaError,
-    show_bytes,
-)
+from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, UnresolvedSchemaError, show_bytes
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.cancellation import GivenBack
 from actors.runtime.commands import (
@@ -111,8 +104,11 @@ class MessageHandling(Protocol):
     ) -> RecordError:
         """Take back what a failed call wrote behind the first `written` writes, and sent; return why it failed."""
 
+    def is_rejected(self, failed: RecordError, /) -> bool:
+        """Return whether the error is one by which a handler refuses a message."""
+
     def reject(
-        self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None, /
+        self, state: TaskState, record: InputRecord, failed: RecordError, internal: InternalMessage | None, /
     ) -> None:
         """Answer a request with the error that its handler refused it."""
 
@@ -404,8 +400,8 @@ class Parked:
                 await handling.once(state, internal_record, internal)
         except BaseException as error:
             failed = handling.undone(state, internal_record, error, sent, written=written)
-            if isinstance(error, Rejected):
-                handling.reject(state, internal_record, error, internal)
+            if handling.is_rejected(failed):
+                handling.reject(state, internal_record, failed, internal)
                 return True
             self._fail_again(state, store, entry, failed)
             return False

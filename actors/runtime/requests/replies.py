@@ -10,8 +10,16 @@ from dataclasses import dataclass
 from types import NoneType, SimpleNamespace
 from typing import Any, Protocol
 
-from actors._core.logs import escaping, text_of
-from actors.errors import ConfigurationError, Rejected, UndecodableRecordError, UsageError, show_bytes
+from actors._core.logs import escaping
+from actors.errors import (
+    ConfigurationError,
+    RecordError,
+    RecordTooLargeError,
+    Rejected,
+    UndecodableRecordError,
+    UsageError,
+    show_bytes,
+)
 from actors.ports import InputRecord, Output, TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import newer_entry
@@ -20,14 +28,13 @@ from actors.runtime.message.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.message.tools import AnswerLater
-from actors.runtime.requests.requests import ASK, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS
+from actors.runtime.requests.requests import ASK, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS, Refusal
 
 logger = escaping(logging.getLogger(__name__))
 
 _STATUS_OF = {b"o": OK, b"n": OK, b"r": REJECTED, b"f": FAILED}
-_NONE, _FAILED, _PENDING = b"n", b"f", b"p"
+_NONE, _FAILED, _REJECTED, _PENDING = b"n", b"f", b"r", b"p"
 _KNOWN = (*_STATUS_OF, _PENDING)
-_MAX_REASON_BYTES = 4_000
 _MAX_DIGITS = 18
 MAX_HEADER_BYTES = 1_000
 """A question's id, and where its answer goes: both come back in the answer and are kept with it."""
@@ -47,8 +54,16 @@ class ReplyCodec(Protocol):
         """Return the function that reads them."""
 
 
+_MISSING = object()
+_NOTHING: Any = SimpleNamespace(encode=lambda _: b"", decode=lambda _: None)
+"""The codec of the answer of a handler that returns nothing."""
+
+
 class ReplyTypes:
-    """The types of an actor's answers by the type of the message, from its handlers' return annotations."""
+    """The types of an actor's answers by the type of the message, from its handlers' return annotations.
+
+    The answer of a handler that returns nothing is None: that the message was handled.
+    """
 
     def __init__(
         self, actor: str, handlers: Mapping[Any, Callable[..., Any]], resolve: Callable[[Any], ReplyCodec]
@@ -59,14 +74,17 @@ class ReplyTypes:
         self._codecs: dict[Any, ReplyCodec | None] = {}
 
     @classmethod
-    def of(cls, actor: str, declared: Any, resolve: Callable[[Any], ReplyCodec]) -> ReplyTypes | None:
-        """Return the types of a function or class, None if it gives no answers.
+    def of(
+        cls, actor: str, declared: Any, resolve: Callable[[Any], ReplyCodec], *, is_asked: bool = False
+    ) -> ReplyTypes | None:
+        """Return the types of a function or class, None if no handler returns a value, unless `is_asked`.
 
         `resolve` gives a type's codec; it is called when the first message of the type comes.
         """
         methods: Mapping[Any, Any] = getattr(declared, "receivers", {object: declared})
-        handlers = {type_: method for type_, method in methods.items() if _annotation(method) is not None}
-        return cls(actor, handlers, resolve) if handlers else None
+        handlers = {type_: method for type_, method in methods.items() if _annotation(method) is not _MISSING}
+        is_asked = is_asked or any(_annotation(method) is not None for method in handlers.values())
+        return cls(actor, handlers, resolve) if is_asked else None
 
     def check(self) -> None:
         """Look whether all types can be had.
@@ -112,7 +130,7 @@ class ReplyTypes:
                 f"actor {self._actor}: what {function.__qualname__} returns is annotated with a name that isn't to be "
                 f"found ({error}): import it where the handler is defined, not only for type checks"
             ) from error
-        return self._resolve(hints["return"])
+        return _NOTHING if hints["return"] is NoneType else self._resolve(hints["return"])
 
 
 def _kind(type_: Any) -> str:
@@ -120,9 +138,9 @@ def _kind(type_: Any) -> str:
 
 
 def _annotation(handler: Callable[..., Any]) -> Any:
-    """Return a handler's return annotation as it stands there, None if it has none or returns nothing."""
-    found = getattr(inspect.unwrap(handler), "__annotations__", {}).get("return")
-    return None if found in (None, NoneType, "None") else found
+    """Return a handler's return annotation as it stands there, None if it returns nothing."""
+    annotation = getattr(inspect.unwrap(handler), "__annotations__", {}).get("return", _MISSING)
+    return None if annotation in (None, NoneType, "None") else annotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +213,22 @@ class Replies:
         handle.__name__ = handle.__qualname__ = getattr(handler, "__name__", "handle")
         return handle
 
-    def rejected(self, state: TaskState, record: InputRecord, reason: str) -> None:
+    @staticmethod
+    def is_question(record: InputRecord) -> bool:
+        """Return whether somebody waits for the answer to a message."""
+        return _RequestHeaders.of(record) is not None
+
+    def rejected(self, state: TaskState, record: InputRecord, error: BaseException) -> None:
         """Answer, if the message was a question, that the handler refused it."""
         request = _RequestHeaders.of(record)
         if request is not None:
-            self._give(state, request, b"r" + _cut(reason))
+            self._give(state, request, _REJECTED + Refusal.of(error))
 
-    def failed(self, state: TaskState, record: InputRecord, reason: str) -> None:
+    def failed(self, state: TaskState, record: InputRecord, failed: RecordError) -> None:
         """Answer, if the message was a question, that the handler failed."""
         request = _RequestHeaders.of(record)
         if request is not None:
-            self._give(state, request, _FAILED + _cut(reason))
+            self._give(state, request, _FAILED + Refusal.of(failed.__cause__ or failed, failed.reason))
 
     async def _answer(self, ctx: Context, message: Any, request: _RequestHeaders, handler: Handler) -> None:
         state = ctx._state
@@ -280,7 +303,7 @@ class Replies:
 
     def _encoded(self, later: AnswerLater, value: Any) -> bytes:
         if isinstance(value, Rejected):
-            return b"r" + _cut(text_of(value))
+            return _REJECTED + Refusal.of(value)
         codec = self._types.codec_of(later.kind)
         if codec is None:
             raise UsageError(
@@ -315,12 +338,13 @@ class Replies:
         limit = min(state.max_record_bytes[self._store.name], state.resolve_output(self._reply_topic).max_record_bytes)
         room = limit - 2 * len(request.id) - len(request.reply_to) - RECORD_OVERHEAD_BYTES
         if len(answer) > room:
-            if not answer.startswith((_FAILED, b"r")):
-                answer = _FAILED + _cut(
+            if not answer.startswith((_FAILED, _REJECTED)):
+                text = (
                     f"the message was handled, but the answer of {len(answer)} bytes doesn't fit into "
                     f"max.message.bytes={limit} of {self._reply_topic} or of the changelog of {self._store.name}"
                 )
-            answer = answer[: max(1, room)]
+                answer = _FAILED + Refusal.of(RecordTooLargeError(text))
+            answer = answer[:1] + Refusal.fitting(answer[1:], room - 1)
         if is_kept:
             self._store.write_raw(state, request.id, answer, self._store.ttl_ms)
         elif state.overlays[self._store].get(request.id) is not None:
@@ -354,7 +378,3 @@ def _is_dead_letter(record: InputRecord) -> bool:
 
 def _is_below(number: str, count: int) -> bool:
     return number.isdecimal() and len(number) <= _MAX_DIGITS and int(number) < count
-
-
-def _cut(reason: str) -> bytes:
-    return reason.encode(errors="replace")[:_MAX_REASON_BYTES]

@@ -17,7 +17,7 @@ Headers of a question:
                   may ask itself: what its handler asked before its worker died must not remain alone
 
 An answer has the headers `fa-ask` and `fa-status`: "ok" with the encoded value, null for None; "rejected" or "failed"
-with the reason as text. The store of answers has the same under the id: one byte for the status, then the value.
+with the JSON of a `Refusal`. The store of answers has the same under the id: one byte for the status, then the value.
 A question that is answered later has a "p" there, and where its answer shall go.
 """
 
@@ -33,8 +33,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from actors._core.logs import escaping
-from actors._core.outside import MISSHAPEN
+import msgspec
+
+from actors._core.logs import escaping, text_of
+from actors._core.outside import MALFORMED, MISSHAPEN
 from actors._core.values.ids import digest_of, id_of
 from actors.errors import (
     AskCycleError,
@@ -44,6 +46,7 @@ from actors.errors import (
     BrokerRefusedError,
     BrokerUnavailableError,
     RecordTooLargeError,
+    Rejected,
     UsageError,
     show_bytes,
 )
@@ -59,6 +62,7 @@ OK, REJECTED, FAILED = "ok", "rejected", "failed"
 REPLY_PARTITIONS = 8
 REPLY_CONFIG = {"cleanup.policy": "delete", "retention.ms": "3600000"}
 """How the topic of answers is made: an asker reads only what comes after its question."""
+MAX_REASON_BYTES = 4_000
 MAX_CHAIN_BYTES = 256 * 1024
 MAX_QUESTIONS = 10_000
 """How many questions of one process may be without an answer."""
@@ -180,7 +184,8 @@ class EncodedRequest:
         decode = None if target.answer_decoder is None else target.answer_decoder(message)
         if decode is None:
             raise UsageError(
-                f"actor {target.actor} gives no answer to {kind}: annotate what its handler returns, or use tell"
+                f"actor {target.actor} gives no answer to {kind}: annotate what its handler returns, or use tell. An "
+                "actor whose handlers return nothing is asked if it is declared with answer_ttl=timedelta(days=1)"
             )
         raw_key, raw_value = target.encode_key(key), target.encode_value(message)
         size = len(raw_key) + len(raw_value) + RECORD_OVERHEAD_BYTES
@@ -197,7 +202,7 @@ class EncodedRequest:
         """Return the other handler's answer.
 
         Raises:
-            AskRejectedError: it raised `Rejected`.
+            AskRejectedError: it refused the message.
             AskFailedError: it failed, or its answer isn't what it is declared to be.
         """
         if answer.status == OK:
@@ -205,10 +210,58 @@ class EncodedRequest:
                 return None if answer.value is None else self.decode(answer.value)
             except ValueError as error:
                 raise AskFailedError(f"{self.what}: it was handled, but its answer doesn't decode: {error}") from error
-        reason = (answer.value or b"").decode(errors="replace")
-        if answer.status == REJECTED:
-            raise AskRejectedError(f"{self.what}: rejected: {reason}", reason=reason)
-        raise AskFailedError(f"{self.what}: failed: {reason}")
+        refusal = Refusal.read(answer.value or b"")
+        kind, verb = (AskRejectedError, "rejected") if answer.status == REJECTED else (AskFailedError, "failed")
+        text = f"{self.what}: {verb}: {refusal.reason}"
+        raise kind(text, reason=refusal.reason, type=refusal.type, data=refusal.data)
+
+
+class Refusal(msgspec.Struct, omit_defaults=True):
+    """The answer of a handler that raised: the error's text, the name of its class, and data of the user's."""
+
+    reason: str = ""
+    type: str = ""
+    data: Any = None
+
+    @classmethod
+    def of(cls, error: BaseException, reason: str | None = None) -> bytes:
+        """Encode an error, with another reason than its text if one is given.
+
+        Data that JSON can't say is left out, which the reason states.
+        """
+        text = _cut(text_of(error) if reason is None else reason, MAX_REASON_BYTES)
+        refusal = cls(text, type(error).__name__, error.data if isinstance(error, Rejected) else None)
+        try:
+            return msgspec.json.encode(refusal)
+        except Exception as failure:
+            refusal.reason = _cut(f"{text} (its data isn't JSON: {text_of(failure)})", MAX_REASON_BYTES)
+            refusal.data = None
+            return msgspec.json.encode(refusal)
+
+    @classmethod
+    def read(cls, raw: bytes) -> Refusal:
+        """Decode an error; bytes that aren't ours are its reason."""
+        try:
+            return msgspec.json.decode(raw, type=cls)
+        except MALFORMED:
+            return cls(raw.decode(errors="replace"))
+
+    @classmethod
+    def fitting(cls, raw: bytes, room: int) -> bytes:
+        """Return an encoded error with as much of it as there is room for: the data goes first."""
+        refusal = cls.read(raw)
+        if len(raw) > room and refusal.data is not None:
+            note = " (its data is too large for an answer)"
+            refusal.reason, refusal.data = refusal.reason + note, None
+            raw = msgspec.json.encode(refusal)
+        while len(raw) > room and refusal.reason:
+            refusal.reason = refusal.reason[: len(refusal.reason) // 2]
+            raw = msgspec.json.encode(refusal)
+        return raw if len(raw) <= room else b""
+
+
+def _cut(text: str, size: int) -> str:
+    return text.encode(errors="replace")[:size].decode(errors="ignore")
 
 
 def deadline_header(clock: Clock, timeout: timedelta) -> tuple[str, bytes]:

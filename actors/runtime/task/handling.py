@@ -11,9 +11,9 @@ from mypy_extensions import mypyc_attr
 
 from actors._core.logs import escaping, text_of
 from actors._core.outside import caused
-from actors._core.task.policy import OnError
 from actors.errors import (
     CommitRefusedError,
+    HandlerFailedError,
     LateRecordError,
     NewerProgramError,
     RecordError,
@@ -35,6 +35,7 @@ from actors.runtime.message.failures import (
     NULL_VALUE,
     PartlyFailedError,
     as_record_error,
+    cause_of,
     failures_of,
     refused,
     undecodable,
@@ -122,7 +123,7 @@ class Handling:
         """
         failed, original = record.error, record.original
         failed.topic, failed.partition = state.source
-        if record.stops or (original is None and self.spec.on_error.then == "park"):
+        if record.stops or (original is None and self.spec.then_for(record, failed) == "park"):
             raise failed
         original = original or record
         # What is wrong with it is found again when its turn comes, unless the client lost a part of it.
@@ -229,8 +230,10 @@ class Handling:
         failed = as_record_error(error, self.spec.name, state.source, record, is_ending=is_ending)
         if newer is not None:
             raise newer
-        if isinstance(failed, NewerProgramError) and not (failed.is_message and self.spec.on_error.then == "park"):
-            raise failed
+        if isinstance(failed, NewerProgramError):
+            is_parked = failed.is_message and self.spec.then_for(record, failed) == "park"
+            if not is_parked:
+                raise failed
         return failed
 
     async def recover(
@@ -260,22 +263,17 @@ class Handling:
                 state.scope.release()
                 return
         failed = self.undone(state, record, error, sent)
-        if isinstance(error, Rejected):
-            self.reject(state, record, error, internal)
-            state.scope.release()
-            return
-        while attempts <= policy.retries and not isinstance(failed, _LASTING):
-            logger.warning("%s; attempt %d of %d", failed.reason, attempts, policy.retries + 1)
+        while not self.is_rejected(failed):
+            retries = 0 if isinstance(failed, _LASTING) else policy.retries_for(cause_of(failed))
+            if attempts > retries:
+                self.give_up(state, record, failed, attempts, internal)
+                return
+            logger.warning("%s; attempt %d of %d", failed.reason, attempts, retries + 1)
             await self.wait(policy.wait_s(attempts))
             state.scope.now_ms = state.tools.now_ms(state.scope.now_ms)
             attempts, sent = attempts + 1, len(state.outputs)
             try:
                 await self.once(state, record, internal)
-            except Rejected as rejected:
-                self.undone(state, record, rejected, sent)
-                self.reject(state, record, rejected, internal)
-                state.scope.release()
-                return
             except UnresolvedSchemaError as again:
                 await self.recover(state, record, again, sent, internal)
                 return
@@ -284,7 +282,14 @@ class Handling:
             else:
                 state.scope.release()
                 return
-        self.give_up(state, record, failed, attempts, internal)
+        self.reject(state, record, failed, internal)
+        state.scope.release()
+
+    def is_rejected(self, failed: RecordError) -> bool:
+        """Return whether the error of an attempt is one by which a handler refuses a message."""
+        return isinstance(failed, HandlerFailedError) and isinstance(
+            failed.__cause__, (Rejected, *self.spec.on_error.reject)
+        )
 
     def give_up(
         self,
@@ -299,23 +304,22 @@ class Handling:
         Raises:
             RecordError: it says stop, or the message is too large to be parked.
         """
-        policy: OnError = self.spec.on_error
-        sent = len(state.outputs)
+        then, sent = self.spec.then_for(record, failed), len(state.outputs)
         if internal is not None:
             failed.internal = (self.spec.name, str(identity(state.source, record)))
         can_wait = internal is None or internal.handle is None
         is_final = isinstance(failed, RefusedRecordError) and failed.is_final
-        stops = policy.then == "stop" or isinstance(failed, LateRecordError)
-        if stops or is_final or (policy.then == "park" and not can_wait):
+        stops = then == "stop" or isinstance(failed, LateRecordError)
+        if stops or is_final or (then == "park" and not can_wait):
             raise failed
-        if policy.then == "park" and self.parked is not None and self.spec.parked is not None:
+        if then == "park" and self.parked is not None and self.spec.parked is not None:
             # Before all else: it raises where there is no room, and nothing else may have been sent then.
             self.parked.park(state, record, failed, attempts)
         else:
             self._skip(state, record, failed, attempts)
         self._consume(state, record, internal, sent)
         if self.spec.answers is not None:
-            self.spec.answers.failed(state, record, failed.reason)
+            self.spec.answers.failed(state, record, failed)
         state.scope.release()
 
     def _skip(self, state: TaskState, record: InputRecord, failed: RecordError, attempts: int) -> None:
@@ -340,13 +344,14 @@ class Handling:
             logger.error("%s offset %d: no dead letter: %s", state.source, record.offset, error)
 
     def reject(
-        self, state: TaskState, record: InputRecord, rejected: Rejected, internal: InternalMessage | None
+        self, state: TaskState, record: InputRecord, failed: RecordError, internal: InternalMessage | None
     ) -> None:
         """Answer the client that the handler refused the message, which is thereby handled."""
         self._consume(state, record, internal, len(state.outputs))
+        rejected = cause_of(failed)
         if self.spec.answers is not None:
-            self.spec.answers.rejected(state, record, text_of(rejected))
-        logger.info("%s offset %d: rejected: %s", state.source, record.offset, rejected)
+            self.spec.answers.rejected(state, record, rejected)
+        logger.info("%s offset %d: rejected: %s", state.source, record.offset, text_of(rejected))
 
     def _consume(self, state: TaskState, record: InputRecord, internal: InternalMessage | None, sent: int) -> None:
         """Take an internal message's entry out of its store, though the message isn't handled.
@@ -377,7 +382,7 @@ def blame(
     if (internal_id := getattr(record, "id", None)) is not None:
         found.internal = (spec.name, internal_id)
     found.is_passed = spec.concurrency > 1
-    gives_up = who not in poison.poisoned and (spec.on_error.then != "stop" or spec.concurrency > 1)
+    gives_up = who not in poison.poisoned and (spec.then_for(record, found) != "stop" or spec.concurrency > 1)
     if gives_up:
         poison.poisoned[who] = found
         given_up.add(who)

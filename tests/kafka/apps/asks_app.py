@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from actors import Actor, App, AskRejectedError, Context, OnError, Rejected, receive
+from actors import Actor, App, AskRejectedError, Context, OnError, receive
 
 
 class Deposit(msgspec.Struct, tag="deposit"):
@@ -54,6 +54,10 @@ class Break(msgspec.Struct, tag="break"):
     """Fail."""
 
 
+class NotEnoughError(ValueError):
+    """An account has less than is wanted."""
+
+
 class Balance(msgspec.Struct):
     """An account; `withdrawals` counts them."""
 
@@ -67,7 +71,7 @@ async def spread_out(ctx: Context, account: Any, message: Spread) -> None:
 
     async def put(cents: int, io_s: float) -> None:
         await asyncio.sleep(io_s)
-        await ctx.ask(account, message.target, Deposit(cents))
+        await account.at(message.target).deposit(Deposit(cents))
 
     await asyncio.gather(*(put(cents, io_s) for cents, io_s in zip(message.cents, ios_s, strict=True)))
     await asyncio.sleep(then_s)
@@ -85,8 +89,8 @@ def make(name: str, brokers: str) -> SimpleNamespace:  # noqa: C901  one class w
     accounts = app.topic(f"{name}-in", key_type=str)
     outcomes = app.topic(f"{name}-out", key_type=str, value_type=str)
 
-    @app.actor(accounts, concurrency=8, on_error=OnError(retries=2, then="skip"))
-    class Account(Actor[Balance]):
+    @app.actor(accounts, concurrency=8, on_error=OnError(retries=2, reject=(NotEnoughError,)))
+    class Account(Actor[Balance, str]):
         """One account."""
 
         @receive
@@ -99,7 +103,7 @@ def make(name: str, brokers: str) -> SimpleNamespace:  # noqa: C901  one class w
         async def withdraw(self, message: Withdraw) -> int:
             """Give money out, if there is enough of it."""
             if self.state.cents < message.cents:
-                raise Rejected(f"{self.key} has {self.state.cents}")
+                raise NotEnoughError(f"{self.key} has {self.state.cents}")
             self.state.cents -= message.cents
             self.state.withdrawals += 1
             return message.cents
@@ -109,7 +113,7 @@ def make(name: str, brokers: str) -> SimpleNamespace:  # noqa: C901  one class w
             """Get money from another account."""
             outcome = "done"
             try:
-                self.state.cents += await self.ctx.ask(Account, message.source, Withdraw(message.cents))
+                self.state.cents += await Account.at(message.source).withdraw(Withdraw(message.cents))
             except AskRejectedError:
                 outcome = "refused"
             self.ctx.send(outcomes, key=message.id, value=outcome)
@@ -125,7 +129,7 @@ def make(name: str, brokers: str) -> SimpleNamespace:  # noqa: C901  one class w
             """Ask along a chain of accounts."""
             if not message.keys:
                 return [self.key]
-            return [self.key, *await self.ctx.ask(Account, message.keys[0], Ring(message.keys[1:]))]
+            return [self.key, *await Account.at(message.keys[0]).ring(Ring(message.keys[1:]))]
 
         @receive
         async def spread(self, message: Spread) -> None:

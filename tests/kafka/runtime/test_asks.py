@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import random
 from collections.abc import AsyncIterator
@@ -119,6 +120,49 @@ async def test_between_accounts_also_of_one_partition(
     a, b = together[:2]
     with pytest.raises(AskFailedError, match=f"Account '{a}' -> Account '{b}' -> Account '{a}'"):
         await ask(account, a, Ring([b, a]))
+    assert worker.terminate() == 0, worker.log()
+
+
+async def test_no_ask_is_lost_or_handled_twice_by_kill_9(
+    brokers: str, name: str, outside: SimpleNamespace, workers: list, tmp_path: Path
+) -> None:
+    await make_topics(brokers, f"{name}-in", f"{name}-out", partitions=2)
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "one", APP_NAME=name)
+    workers.append(worker.start())
+    answers: dict[str, list] = {account: [] for account in ACCOUNTS}
+
+    async def ask(number: int) -> None:
+        key = ACCOUNTS[number % len(ACCOUNTS)]
+        account = outside.Account.at(key, timeout=timedelta(seconds=100))
+        if number % 7 == 1:
+            with pytest.raises(AskRejectedError, match=f"{key} has") as refused:
+                await account.withdraw(Withdraw(1_000_000))
+            answers[key].append(refused.value.type)
+        elif number % 7 == 2:
+            with pytest.raises(AskFailedError, match="broken on purpose") as failed:
+                await account.broken(Break())
+            answers[key].append(failed.value.type)
+        else:
+            answers[key].append(await account.deposit(Deposit(1)))
+
+    async def a_third_is_answered() -> bool:
+        return sum(map(len, answers.values())) > 200
+
+    asks = [asyncio.create_task(ask(number)) for number in range(300)]
+    await asks[0]
+    asks += [asyncio.create_task(ask(number)) for number in range(300, 600)]
+    await eventually(a_third_is_answered, what=worker.log)
+    worker.kill()
+    assert not all(task.done() for task in asks)
+    asks += [asyncio.create_task(ask(number)) for number in range(600, 700)]
+    worker.start()
+    await asyncio.gather(*asks)
+    counted = collections.Counter(str(answer) for kept in answers.values() for answer in kept)
+    assert (counted["NotEnoughError"], counted["ValueError"]) == (100, 100)
+    for account, kept in answers.items():
+        balances = sorted(answer for answer in kept if isinstance(answer, int))
+        assert balances == list(range(1, len(balances) + 1)), account
+        assert await outside.Account.at(account).look(Look()) == Balance(len(balances))
     assert worker.terminate() == 0, worker.log()
 
 

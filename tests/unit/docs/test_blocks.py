@@ -6,7 +6,6 @@ A block that needs a broker is run by a test in `tests/kafka`. A fragment gets t
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import os
 import re
@@ -16,7 +15,7 @@ import types
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
-from inspect import iscoroutinefunction, signature
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 from unittest.mock import create_autospec
@@ -166,37 +165,29 @@ class Transfer(msgspec.Struct):
     amount: int
 
 
-class Driven:
-    """An app that is asked from outside: the driver begins when the first question comes."""
-
-    def __init__(self, app: App, begin: Callable[[ActorTestDriver], None]) -> None:
-        self.begin, self.actor, self.topic = begin, app.actor, app.topic
-        self._made = functools.cache(lambda: ActorTestDriver(app).__enter__())
-
-    @property
-    def driver(self) -> ActorTestDriver:
-        return self._made()
-
-    async def ask(self, actor: Any, key: Any, message: Any) -> Any:
-        signature(App.ask).bind(self, actor, key, message)
-        self.begin(self.driver)
-        return self.driver.ask(actor, key, message)
-
-
 @runs("docs/reference/messages.md", "Ask")
 def a_question(code: Block, _: Path) -> None:
     app = an_app()
     transfers = app.topic("transfers", key_type=str, value_type=Transfer)
     refused = app.topic("refused", key_type=str, value_type=str)
-    driven = Driven(app, lambda driver: driver.tell("Account", "ada", Deposit(100)))
+    drivers: list[ActorTestDriver] = []
+
+    def begin() -> None:
+        drivers.append(ActorTestDriver(app).__enter__())
+        drivers[0].tell("Account", "ada", Deposit(100))
+
     given = {"Actor": Actor, "receive": receive, "Rejected": Rejected, "Context": Context, "timedelta": timedelta}
     messages = {"Balance": Balance, "Withdraw": Withdraw, "Deposit": Deposit, "Transfer": Transfer}
-    topics = {"app": driven, "transfers": transfers, "refused": refused, "AskRejectedError": AskRejectedError}
+    topics = {"app": app, "transfers": transfers, "refused": refused, "AskRejectedError": AskRejectedError}
     # The page's account has its other handlers above.
-    handlers = "class Account(Actor[Balance]):\n    @receive\n    async def deposit(self, message: Deposit) -> None:\n"
-    changes = {"class Account(Actor[Balance]):\n": handlers + "        self.state.cents += message.amount\n\n"}
-    names = asyncio.run(code.run_async({**given, **messages, **topics}, changes=changes))
-    driver = driven.driver
+    line = "class Account(Actor[Balance, str]):\n"
+    handlers = f"{line}    @receive\n    async def deposit(self, message: Deposit) -> None:\n"
+    changes = {
+        line: f"{handlers}        self.state.cents += message.amount\n\n",
+        "left = await": "begin()\nleft = await",
+    }
+    names = asyncio.run(code.run_async({**given, **messages, **topics, "begin": begin}, changes=changes))
+    (driver,) = drivers
     try:
         assert names["left"] == 95
         for amount in (1_000, 90, 10):
@@ -285,6 +276,16 @@ def a_message_that_fails(code: Block, _: Path) -> None:
         driver.send(topic, key="ada", value="no")
         (parked,) = driver.parked("work", "ada")
         assert parked.attempts == 6
+
+
+@runs("docs/reference/failures.md", "Messages that can't be handled", 2)
+def errors_by_class(code: Block, _: Path) -> None:
+    policy = eval(code.code, {"OnError": OnError})
+    assert [policy.then_for(error(), is_asked=False) for error in (KeyError, RuntimeError, OSError)] == [
+        "skip",
+        "park",
+        "stop",
+    ]
 
 
 class Delivered(msgspec.Struct, tag="delivered"):

@@ -135,7 +135,7 @@ def test_a_refusal_later_is_a_rejection_where_it_was_asked():
     with ActorTestDriver(app) as driver:
         driver.send(topic, key="g", value=wait(), headers=asked(b"q"))
         driver.tell(gate, "g", Open(None, refuse=True))
-        assert replies(driver) == [(b"q", b"rejected", b"closed for today")]
+        assert replies(driver) == [(b"q", b"rejected", b'{"reason":"closed for today","type":"Rejected"}')]
 
 
 def test_a_handler_that_fails_owes_nothing():
