@@ -173,12 +173,8 @@ def plan_recompute(
         ends = tuple(max(start, bound) for start, bound in zip(starts, bounds, strict=True))
         metadata = tuple(one.metadata for one in offsets)
         inputs.append(Input(topic=source, starts=starts, bounds=ends, bound_by=bound_by, metadata=metadata))
-    ends_of_all = [one.bounds for one in inputs]
-    if not any(map(any, ends_of_all)):
-        raise InputError(
-            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
-            "a worker ever run?"
-        )
+    ends_of_all = [each.bounds for each in inputs]
+    _require_commits(replayer, ends_of_all)
     return Recompute(
         brokers=brokers,
         kafka_options=options,
@@ -192,6 +188,14 @@ def plan_recompute(
         turns=tuple(replayer.turns),
         timed=replayer.timed,
     )
+
+
+def _require_commits(replayer: Any, bounds: Sequence[Sequence[int]]) -> None:
+    if not any(map(any, bounds)):
+        raise InputError(
+            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
+            "a worker ever run?"
+        )
 
 
 def _require_fitting(source: Topic, changelogs: Mapping[str, Topic], folders: Mapping[str, Path]) -> None:

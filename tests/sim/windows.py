@@ -22,7 +22,7 @@ from random import Random
 from typing import Any
 
 from actors._core.aggregates import Aggregate
-from actors._core.windows.kinds import Hopping, Session, Sliding, Tumbling, Window, Windows
+from actors._core.windows.kinds import SEGMENTS, Hopping, Session, Sliding, Tumbling, Window, Windows
 from actors.declare.streams.windows import Every, emitting, timed, window_store
 from actors.declare.values.codecs import resolve
 from actors.ports import TopicPartition
@@ -30,7 +30,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.task import in_order
 from actors.runtime.windows import removal, task_windows
 from actors.runtime.windows.late import windowed
-from actors.runtime.windows.store import SEGMENTS, WindowStore
+from actors.runtime.windows.store import WindowStore
 from actors.testing.fakes.cluster import EPOCH_MS
 from actors.testing.fakes.log import StoredRecord
 from stores._core.record import METADATA_BYTES

@@ -246,6 +246,8 @@ class Session:
 
 
 Windows = AlignedWindows | Sliding | Session
+SEGMENTS = 32
+"""Into how many segments of time the sessions of a retention are divided at most."""
 
 
 @lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@ The key is last, so that it needs no length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -222,3 +222,8 @@ def replaced(held: Sequence[Held], places: Container[tuple[int, int]], new: Sequ
 
 def _place(held: Held) -> tuple[int, int]:
     return held.end_ms, held.start_ms
+
+
+def next_end_ms(windows: Iterable[Held]) -> int | None:
+    """Return the end of the next window of a list that closes; None if the closes of all were handled."""
+    return min((window.end_ms for window in windows if not window.is_closed), default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from actors.cli.session import Session, with_session
-from actors.formats.asyncapi import document
+from actors.formats.schemas.asyncapi import document
 
 
 @click.command("asyncapi")

@@ -13,9 +13,9 @@ import click
 from actors._faust.startup.plan import Action, Change
 from actors.cli.session import Session, with_session
 from actors.errors import ConfigurationError
-from actors.formats.compatibility import lines
-from actors.formats.declared import Verdict, compare, declared_schemas, exported, register
 from actors.formats.registry import RegistryError, client_of
+from actors.formats.schemas.compatibility import lines
+from actors.formats.schemas.declared import Verdict, compare, declared_schemas, exported, register
 from stores._core.printable import counted
 
 T = TypeVar("T")

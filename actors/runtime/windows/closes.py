@@ -15,7 +15,16 @@ import msgspec
 from actors._core.partitioner import partition_for
 from actors._core.windows.join_rows import LEFT, UNMATCHED, unmatched_parts
 from actors._core.windows.kinds import AlignedWindows, Window, goes_by_clock
-from actors._core.windows.rows import close_key, close_parts, decode_list, encode_list, key_of, list_key, time_of
+from actors._core.windows.rows import (
+    close_key,
+    close_parts,
+    decode_list,
+    encode_list,
+    key_of,
+    list_key,
+    next_end_ms,
+    time_of,
+)
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.joins import JoinStore, OneStore
@@ -107,7 +116,7 @@ def first_entries(store: TimedStore, overlay: Overlay, stream_ms: int) -> Iterat
             one.is_closed = True
         if past:
             yield row, encode_list(windows)
-        next_ms = store.next_end_ms(windows)
+        next_ms = next_end_ms(windows)
         if next_ms is not None:
             yield close_key(next_ms, time_of(row), key_of(row)), b""
 
@@ -190,7 +199,7 @@ class _Listed(_Windows):
                 store.rows.write_raw(state, list_row, encode_list(left))
             else:
                 overlay.delete(list_row)
-        next_ms = store.next_end_ms(held)
+        next_ms = next_end_ms(held)
         if next_ms is not None:
             following = close_key(next_ms, segment, raw_key)
             store.rows.write_raw(state, following, b"")

@@ -6,7 +6,7 @@ windows. `actors._core.windows.rows` says how windows lie there.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from copy import deepcopy
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -15,7 +15,7 @@ from msgspec import structs
 
 from actors._core.aggregates import Aggregate, as_it_is
 from actors._core.windows.held import Held
-from actors._core.windows.kinds import AlignedWindows, Session, Sliding, Window, Windows
+from actors._core.windows.kinds import SEGMENTS, AlignedWindows, Session, Sliding, Window, Windows
 from actors._core.windows.rows import (
     VALUE,
     aligned_key,
@@ -28,6 +28,7 @@ from actors._core.windows.rows import (
     key_of,
     last_of,
     list_key,
+    next_end_ms,
     replaced,
     time_of,
     with_last,
@@ -53,8 +54,6 @@ Get = Callable[[bytes], bytes | None]
 Items = Callable[..., Iterator[tuple[bytes, bytes]]]
 """A function to the (row, value) from a row up to another one, as `Overlay.items`."""
 
-SEGMENTS = 32
-"""Into how many segments of time the sessions of a retention are divided at most."""
 LAST_MS = (1 << 63) - 1
 _EXACT = frozenset((int, float, str, bytes))
 
@@ -593,14 +592,9 @@ class WindowStore(AcrossKeys, Generic[K, V]):
 
     def _expect(self, overlay: Overlay, state: TaskState, list_row: bytes, before: list[Held], new: list[Held]) -> None:
         """Enter the next close of a list, unless an entry is there that comes no later."""
-        next_ms = self.next_end_ms(new)
+        next_ms = next_end_ms(new)
         if next_ms is None or any(not one.is_closed and one.end_ms <= next_ms for one in before):
             return
         row = close_key(next_ms, time_of(list_row), key_of(list_row))
         self.rows._write(overlay, state, row, b"", None)
         state.windows.expect(self, row)
-
-    @staticmethod
-    def next_end_ms(held: Iterable[Held]) -> int | None:
-        """Return the end of the next window of a list that closes; None if the closes of all were handled."""
-        return min((one.end_ms for one in held if not one.is_closed), default=None)

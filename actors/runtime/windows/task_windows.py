@@ -198,7 +198,7 @@ class TaskWindows:
         # Seen of the records alone: what stream time has come to by the clock isn't in it.
         self._seen_ms = self._written_latest_ms = self.latest_ms
         self._moved_by: tuple[int | None, int] = None, -1
-        self._note_time()
+        self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
         self._closed_end_ms = -1
         for closing in self._closings.values():
             with self._reading(closing.store):
@@ -433,7 +433,7 @@ class TaskWindows:
 
     def committed(self) -> None:
         """Remove what is past its retention from the disk."""
-        self._note_time()
+        self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
         for closing in self._closings.values():
             closing.removal.remove(closing.expired)
 
@@ -511,9 +511,6 @@ class TaskWindows:
                     self._look_for_next(closing)
             handled_ms = int(min(handled_ms, closing.first_ms - 1, closing.next_ms - 1))
         return handled_ms
-
-    def _note_time(self) -> None:
-        self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
 
     def _look_for_next(self, closing: _Closing) -> None:
         """Find the first row that closes."""

@@ -13,7 +13,7 @@ import pytest
 
 from actors import App
 from actors.formats import Avro
-from actors.formats.declared import exported
+from actors.formats.schemas.declared import exported
 from actors.runtime.message.unresolved import resolved_now
 from actors.testing import FakeRegistry
 from spark_replay import InputError, kafka, rebuild_state, value_columns, write_rebuild

@@ -7,8 +7,8 @@ from typing import Any
 import fastavro
 import pytest
 
-from actors.formats.compatibility import lines, problems
 from actors.formats.registry import Schema
+from actors.formats.schemas.compatibility import lines, problems
 
 
 def avro(*fields: Any, name: str = "Order") -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 
 from actors.declare.values.codecs import Codec, Place
 from actors.declare.values.schemas import topic_codecs
-from actors.formats.compatibility import problems
 from actors.formats.framing import RegistryFormat
 from actors.formats.registry import RegistryClient, RegistryError, Schema, client_of
+from actors.formats.schemas.compatibility import problems
 
 
 @dataclass(frozen=True, slots=True)
