@@ -302,6 +302,7 @@ DECODERS: dict[str, Decoder] = {
     ),
     "decode_times": Decoder(rows.decode_times, (rows.encode_times([1, 2]),), (ValueError,)),
     "decode_list": Decoder(rows.decode_list, (rows.encode_list([rows.Held(1, 2, b"v", 3)]),), (ValueError,)),
+    "last_of": Decoder(rows.last_of, (rows.encode_list([rows.Held(1, 2, b"v", 3)]),), (ValueError,)),
     "decode_mark": Decoder(versions.decode_mark, (msgspec.msgpack.encode((5, 6, 7)),), (ValueError,)),
     "decode_versions": Decoder(
         versions.decode_versions, (msgspec.msgpack.encode([(1, 2, b"v"), (2, 3, None)]),), (ValueError,)
