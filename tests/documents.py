@@ -46,6 +46,7 @@ RUN_ELSEWHERE = {
     "docs/reference/inputs.md#Several inputs": "tests/unit/docs/test_examples.py",
     "docs/reference/inputs.md#Several inputs/2": "tests/unit/docs/test_examples.py",
     "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
+    "docs/how-to/schemas.md#State: schemas and `state_version` together": "tests/unit/docs/test_schemas_page.py",
     "docs/reference/tables.md#Tables": "tests/unit/docs/test_tables_page.py",
     "docs/reference/tables.md#Joins of two tables": "tests/unit/docs/test_tables_page.py",
     "docs/reference/tables.md#Joins by a foreign key": "tests/unit/docs/test_tables_page.py",

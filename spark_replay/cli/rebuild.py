@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--schemas",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="The schemas of an Avro store, of `faust schemas export`: adds the column value_columns, read by Spark alone.",
 )

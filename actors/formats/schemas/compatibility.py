@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from actors.formats.proto_text import proto_text
 from actors.formats.registry import Schema
 
 Problem = tuple[str, str]
@@ -226,7 +227,7 @@ _Fields = dict[int, tuple[str, str, str]]
 
 
 def _protobuf(reader: Mapping[str, _Fields], writer: Mapping[str, _Fields]) -> Iterator[Problem]:
-    for message, fields in writer.items():
+    for message, fields in writer.items() if reader else ():
         own = reader.get(message)
         if own is None:
             yield message, "the message was written, and is unknown"
@@ -245,32 +246,20 @@ def _protobuf(reader: Mapping[str, _Fields], writer: Mapping[str, _Fields]) -> I
                 yield f"{message}.{name}", "it is required, and may be missing in what was written"
 
 
-def _messages(text: str) -> dict[str, _Fields]:
-    """Return the fields of the messages of a schema, a `.proto` file or base64 of its descriptor."""
+def _source(text: str) -> str:
+    """Return the `.proto` file of a schema, which may be base64 of a descriptor; "" where it has no text."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        return _messages_in(text)
-    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+        return text
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-    file, messages = FileDescriptorProto.FromString(raw), dict[str, _Fields]()
-    waiting = [(".".join(filter(None, (file.package, message.name))), message) for message in file.message_type]
-    while waiting:
-        name, message = waiting.pop()
-        maps = {inner.name: inner for inner in message.nested_type if inner.options.map_entry}
-        fields: _Fields = {}
-        for field in message.field:
-            kind = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
-            label = FieldDescriptorProto.Label.Name(field.label).removeprefix("LABEL_").lower()
-            own = field.type_name.rpartition(".")[2]
-            kind = "map" if own in maps else own if kind in ("message", "group") else kind
-            fields[field.number] = field.name, kind, label
-        messages[name] = fields
-        waiting += [(f"{name}.{inner.name}", inner) for inner in message.nested_type if inner.name not in maps]
-    return messages
+    return proto_text(FileDescriptorProto.FromString(raw)) or ""
 
 
-def _messages_in(text: str) -> dict[str, _Fields]:
+def _messages(text: str) -> dict[str, _Fields]:
+    """Return the fields of the messages of a schema by name, none where nothing is sure."""
+    text = _source(text)
     package, blocks, messages = "", list[tuple[str, str]](), dict[str, _Fields]()
     enums = {token["name"] for token in _TOKEN.finditer(text) if token["block"] == "enum"}
     for token in _TOKEN.finditer(text):
