@@ -171,10 +171,10 @@ def plan_recompute(
         _require_inputs(replayer, source, starts, bounds, is_from_state=bool(folders), accepted=accept_missing_input)
         starts = tuple(max(first, start) for first, start in zip(source.starts, starts, strict=True))
         ends = tuple(max(start, bound) for start, bound in zip(starts, bounds, strict=True))
-        metadata = tuple(one.metadata for one in offsets)
+        metadata = tuple(offset.metadata for offset in offsets)
         inputs.append(Input(topic=source, starts=starts, bounds=ends, bound_by=bound_by, metadata=metadata))
     ends_of_all = [each.bounds for each in inputs]
-    _require_commits(replayer, ends_of_all)
+    _require_some(replayer, ends_of_all)
     return Recompute(
         brokers=brokers,
         kafka_options=options,
@@ -190,8 +190,9 @@ def plan_recompute(
     )
 
 
-def _require_commits(replayer: Any, bounds: Sequence[Sequence[int]]) -> None:
-    if not any(map(any, bounds)):
+def _require_some(replayer: Any, ends: Sequence[Sequence[int]]) -> None:
+    """Check that something was handled."""
+    if not any(map(any, ends)):
         raise InputError(
             f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
             "a worker ever run?"

@@ -48,7 +48,8 @@ def printed(result: Result) -> dict:
 
 
 def test_every_command_has_json():
-    assert sorted(main.commands) == ["archive", "explain", "publish", "rebuild", "recompute", "snapshot", "validate"]
+    names = ["archive", "explain", "publish", "rebuild", "recompute", "snapshot", "validate", "watch"]
+    assert sorted(main.commands) == names
     for name in main.commands:
         assert "--json" in run(name, "--help").stdout, name
 

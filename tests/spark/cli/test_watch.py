@@ -60,7 +60,7 @@ def run(monkeypatch: pytest.MonkeyPatch, comparisons: list[Any], *more: str) -> 
             return result
 
     @contextmanager
-    def running(given: Any) -> Iterator[Any]:
+    def running(given: Any, *places: object) -> Iterator[Any]:
         yield SimpleNamespace(given=given, console=make_console(), source=lambda: None)
 
     monkeypatch.setattr(sys.modules["spark_replay.cli.watch"], "running", running)
