@@ -311,6 +311,7 @@ class Setup:
                 other_names=self.names_of(name),
             )
         answers = self._answers(definition)
+        whole = {topic for topic, forwarder in self.app.repartitions.items() if forwarder.is_whole}
         spec = ActorSpec(
             **{part.name: getattr(definition, part.name) for part in fields(ActorParts)},
             inputs=tuple(input_spec(self.app, definition, topic, answers) for topic in definition.topics),
@@ -321,7 +322,7 @@ class Setup:
             dead_letters=self._dead_letters() if definition.buries else None,
             answers=answers,
             misplaced=definition.misplaced if definition.places_by_key else None,
-            forwarded=frozenset(definition.sources),
+            forwarded=frozenset(definition.sources) | whole & {*definition.topic_names},
             feeds=self._feeds.get(definition.name),
             foreign={topic: names for topic, names in self._writers.items() if definition.name not in names},
             max_ahead_ms=milliseconds(self.app.actor_options.max_time_ahead),

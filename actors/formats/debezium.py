@@ -281,7 +281,9 @@ class Debezium:
             hints_of(strip_optional(schema.value_type)[0]),
             {},
         )
-        forwarder_of(self._app, self._source, source, on_error).routes.append(route)
+        forwarder = forwarder_of(self._app, self._source, source, on_error)
+        forwarder.routes.append(route)
+        forwarder.is_whole = True
 
     def settle(self, ctx: Context, value: Any) -> tuple[bool, Any]:
         """Return whether the change that is handled changes the table, and the row; see `Changes`.

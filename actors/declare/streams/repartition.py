@@ -77,11 +77,16 @@ class Route:
 
 @dataclass(slots=True)
 class Repartition:
-    """A topic that is read by other keys, and by whom."""
+    """A topic that is read by other keys, and by whom.
+
+    Attributes:
+        is_whole: whether it is read from its beginning, as the topic of a table is.
+    """
 
     source: Any
     on_error: OnError
     routes: list[Route] = field(default_factory=list)
+    is_whole: bool = False
 
     async def forward(self, ctx: Context, value: Any) -> None:
         """Forward a record to all actors that read the topic by another key.

@@ -89,12 +89,14 @@ class Shop:
     """An app whose table follows a topic of Debezium."""
 
     def __init__(self, registry: FakeRegistry | None = None, **options: Any) -> None:
-        self.app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry=registry)
+        settings = {name: options.pop(name) for name in ("consumer_auto_offset_reset",) if name in options}
+        self.app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry=registry, **settings)
         self.orders = self.app.topic("orders", key_type=int, value_type=Order)
         source = self.app.topic(SOURCE, key_type=int, value_type=options.pop("value_type", Customer))
         self.customers = self.app.table(source, name="customers", cdc="debezium")
         self.labels = self.app.topic("labels", key_type=int, value_type=str)
-        self.app.actor(self.orders, stores=[self.customers], **options)(self.label)
+        stores = [self.app.store(name) for name in options.pop("stores", ())]
+        self.app.actor(self.orders, stores=[*stores, self.customers], **options)(self.label)
 
     async def label(self, ctx: Context, order: Order) -> None:
         customer = self.customers.get(ctx.key)
@@ -199,6 +201,24 @@ def test_a_truncation_reaches_all_partitions_whatever_comes_first() -> None:
         # A slower partition has what was before it, and what is behind it.
         feed(driver, [event("c", 21, 49, "before"), event("c", 22, 51, "behind"), event("u", 3, 40, "before")])
         assert names(driver, shop) == {22: "behind"}
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_the_snapshot_is_read_though_the_table_came_later(reset: str) -> None:
+    before = App("shop", broker="kafka://127.0.0.1:9092", consumer_auto_offset_reset=reset)
+    before.topic(SOURCE, key_type=bytes, value_type=bytes)
+    before.actor(before.topic("orders", key_type=int, value_type=Order), stores=[before.store("seen")], name="label")(
+        before_nothing
+    )
+    shop = Shop(consumer_auto_offset_reset=reset, stores=["seen"])
+    with ActorTestDriver(before, partitions=1) as driver:
+        feed(driver, [event("r", 1, 5, "a")])
+        driver.restart(shop.app)
+        feed(driver, [event("r", 2, 5, "b")])
+        assert names(driver, shop) == {1: "a", 2: "b"}
+
+
+async def before_nothing(ctx: Context, order: Order) -> None: ...
 
 
 def test_a_large_truncation_goes_by_pages() -> None:
