@@ -76,6 +76,7 @@ class Unmatched(NamedTuple):
     raw_key: bytes
 
 
+_HEAD_OF_ONE = list_head(CONTENT, 0, 1)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_records = msgspec.msgpack.Decoder(list[Kept]).decode
 _decode_early = msgspec.msgpack.Decoder(Early).decode
@@ -89,7 +90,8 @@ def encode_chunk(records: list[Kept]) -> bytes:
 
 def with_record(raw: bytes | None, record: Kept) -> bytes:
     """Return a chunk, None if there is none, with one more record."""
-    return appended(raw, _encode(record), CONTENT, 0 if raw is None else number_of(raw))
+    # Hot: most keys have one record there.
+    return _HEAD_OF_ONE + _encode(record) if raw is None else appended(raw, _encode(record), CONTENT, number_of(raw))
 
 
 def with_last_chunk(raw: bytes, number: int) -> bytes:
