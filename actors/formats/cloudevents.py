@@ -150,7 +150,7 @@ class _Events:
         attributes = {name: value.decode() for name, value in values.items()}
         if content_type is not None:
             attributes["datacontenttype"] = content_type.decode()
-        event = _event(attributes)
+        event = _event_of(attributes)
         return replace(event, data=self.data.decode(content)) if content else event
 
     def _structured(self, raw: bytes) -> CloudEvent[Any]:
@@ -159,7 +159,7 @@ class _Events:
         if content is not None and encoded is not None:
             raise ValueError("it has data and data_base64")
         attributes = {name: _text(msgspec.json.decode(value)) for name, value in fields.items()}
-        event = _event({name: text for name, text in attributes.items() if text is not None})
+        event = _event_of({name: text for name, text in attributes.items() if text is not None})
         raw = b"null" if content is None else bytes(content)
         if encoded is not None:
             raw = msgspec.json.decode(encoded, type=bytes)
@@ -242,7 +242,7 @@ def _text(value: Any) -> str | None:
     raise ValueError(f"an attribute is a text, a number or true or false, not {value!r:.80}")
 
 
-def _event(attributes: dict[str, str]) -> CloudEvent[Any]:
+def _event_of(attributes: dict[str, str]) -> CloudEvent[Any]:
     version = attributes.pop("specversion", None)
     if version != VERSION:
         raise ValueError(f"its specversion is {version!r:.80}, not {VERSION}")

@@ -91,7 +91,7 @@ def converted(row: Mapping[str, Any], columns: Columns, hints: Mapping[str, Any]
             values[name] = value
             continue
         try:
-            values[name] = _value(value, column, hints.get(name))
+            values[name] = _converted_value(value, column, hints.get(name))
         except (ValueError, OverflowError, ArithmeticError, TypeError, KeyError) as error:
             raise ValueError(f"column {name}: {value!r:.80} is no {column.name}: {error}") from error
     return values, missing
@@ -105,7 +105,7 @@ def hints_of(type_: Any) -> dict[str, Any]:
         return {}
 
 
-def _value(value: Any, column: Column, hint: Any) -> Any:
+def _converted_value(value: Any, column: Column, hint: Any) -> Any:
     per_second = _PER_SECOND.get(column.name)
     if per_second is not None:
         if not isinstance(value, int):

@@ -13,6 +13,7 @@ from actors import App, Context
 from actors.errors import ConfigurationError, RecordError
 from actors.formats import Avro, CloudEvent, CloudEvents, CodecError, Place, Raw
 from actors.testing import ActorTestDriver, FakeRegistry
+from tests.unit.app.test_hostile_bytes import RAW
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 600000, UTC)
 
@@ -202,3 +203,11 @@ def test_what_cant_be_is_refused_when_it_is_declared() -> None:
         CloudEvents(Order).bind(Place("events", "key"), None, app)
     with pytest.raises(ConfigurationError, match="format= is of"):
         app.topic("events", value_type=Order, format=CloudEvents(Order))
+
+
+def test_hostile_bytes_are_refused() -> None:
+    codec = CloudEvents(Order).bind(Place("events", "value"), CloudEvent[Order], None)
+    for raw in RAW:
+        for headers in ((), [("ce_specversion", b"1.0"), ("ce_id", raw), ("ce_source", b"/"), ("ce_type", b"t")]):
+            with pytest.raises(CodecError):
+                codec.from_record(headers, raw or b"x")
