@@ -17,6 +17,8 @@ from spark_replay.jars import avro_package
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+VALUE_COLUMNS = "value_columns"
+
 
 def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> DataFrame:
     """Add the column `value_columns`, a struct with the fields of the program's schema, to rows with `value`.
@@ -55,4 +57,4 @@ def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> Data
         # In front of each value: a zero byte, and the id of its schema.
         is_its = F.hex(value.substr(1, 5)) == f"{id:010X}"
         columns = columns.when(is_its, from_avro(F.expr("substring(value, 6)"), text, options))
-    return state.withColumn("value_columns", columns.otherwise(wrong))
+    return state.withColumn(VALUE_COLUMNS, columns.otherwise(wrong))

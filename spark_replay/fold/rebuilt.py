@@ -20,6 +20,7 @@ import msgspec
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ReadError, ReplayError
+from spark_replay.fold.columns import VALUE_COLUMNS
 from spark_replay.fold.decoding import Codecs, decoded
 from spark_replay.fold.fold import to_all
 from spark_replay.sources.digests import Digest, digests, require_same, watched
@@ -161,7 +162,8 @@ def write_layer(
     Raises:
         TargetError: Rows are missing, or are others.
     """
-    root, names = folder.below(layer.folder), rows.columns
+    # Decoded columns follow from `value`, which is compared.
+    root, names = folder.below(layer.folder), [name for name in rows.columns if name != VALUE_COLUMNS]
     watch, written = watched(rows, names)
     write_files(watch if codecs is None else decoded(watch, codecs), root)
     lost = None if codecs is None else F.count_if(is_lost())

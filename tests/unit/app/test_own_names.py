@@ -64,7 +64,7 @@ def test_the_name_of_a_changelog_or_repartition_topic_has_its_app(app_id: str, n
     except ConfigurationError:
         return
     app: Any = SimpleNamespace(
-        conf=SimpleNamespace(id=app_id), actor_options=SimpleNamespace(changelogs={}), renamed_stores={}
+        app_id=app_id, conf=SimpleNamespace(id=app_id), actor_options=SimpleNamespace(changelogs={}), renamed_stores={}
     )
     changelog = changelog_topic(app, name)
     assert owner_of(changelog) == owner_of(repartition_topic(app_id, name, other)) == app_id
