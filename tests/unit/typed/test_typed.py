@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).with_name("program.py")
+REPOSITORY = PROGRAM.parents[3]
 
 
 def expected(which: int) -> dict[int, str]:
@@ -20,7 +21,8 @@ def expected(which: int) -> dict[int, str]:
 
 
 def run(*command: str) -> str:
-    return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=280).stdout
+    command = (sys.executable, "-m", *command)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=REPOSITORY).stdout
 
 
 def test_mypy_refuses_the_wrong_lines_alone():
