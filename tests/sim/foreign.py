@@ -95,15 +95,16 @@ class ForeignPart(Part):
             _Subscribing(
                 "delivery",
                 answers=told,
-                by=lambda row: row[1],
+                by=lambda _, row: row[1],
                 to=named,
                 encode_key=str.encode,
+                decode_key=parcels.decode_key,
                 decode_row=parcels.decode_value,
                 taken=taken,
                 stops=lambda: True,
             )
         )
-        left = _Left(parcels, _decode_row, results, on=lambda row: row[1], is_left=True, call=self._deliver)
+        left = _Left(parcels, _decode_row, results, on=lambda _, row: row[1], is_left=True, call=self._deliver)
         right = _Right(depots, subscribers, subscriptions=named, answers=told)
 
         async def parcel(ctx: Context, argument: str) -> None:
