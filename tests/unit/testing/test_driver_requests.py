@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
-from actors import Actor, App, Context, EffectCall, HandlerFailedError, Rejected, UsageError, receive
+from actors import Actor, App, AskFailedError, Context, EffectCall, HandlerFailedError, Rejected, UsageError, receive
 from actors.errors import AskRejectedError, AskTimeoutError
 from actors.testing import ActorTestDriver
 
@@ -186,7 +186,7 @@ async def test_a_handler_that_fails_is_raised_where_the_program_asks():
     async def fails(ctx: Context, value: str) -> str:
         raise ValueError("not this one")
 
-    with ActorTestDriver(app), pytest.raises(HandlerFailedError, match="not this one"):
+    with ActorTestDriver(app), pytest.raises(AskFailedError, match="not this one"):
         await app.ask(fails, "a", "x")
 
 
