@@ -31,6 +31,7 @@ def test_mypy_refuses_the_wrong_lines_alone():
     assert {error["line"]: error["code"] for error in errors} == expected(1), found
 
 
+@pytest.mark.nightly  # its first run fetches pyright itself
 def test_pyright_refuses_the_wrong_lines_alone():
     pytest.importorskip("pyright")
     report = json.loads(run("pyright", "--outputjson", "--pythonpath", sys.executable, str(PROGRAM)))
