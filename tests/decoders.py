@@ -39,6 +39,7 @@ from actors.declare.values.messages import _tag_in
 from actors.declare.values.stored import stored_values
 from actors.declare.values.versions import versioned
 from actors.errors import NewerVersionError, NotReadyError
+from actors.formats.schemas.compatibility import schema_json
 from actors.http_client import HttpReply
 from actors.local_kafka import probe
 from actors.local_kafka import settings as local_settings
@@ -405,6 +406,8 @@ DECODERS: dict[str, Decoder] = {
         (b'{"type": "a:b", "title": "t", "detail": {"a": 1}}',),
     ),
     # the lock service
+    "Refusal.read": Decoder(asks.Refusal.read, (b'{"reason": "x", "type": "E", "data": [1]}', b"x")),
+    "schema_json": Decoder(_text(schema_json, "replace"), (b'{"type": "long"}',), (ValueError,)),
     "decode_reply": Decoder(
         lambda raw: transport._opened("x", ActorReply(asks.OK, raw)),
         (m.encode(m.Grant(1, 2, 3, 4)),),
@@ -491,6 +494,8 @@ TRIED_ELSEWHERE: dict[str, str] = {
     "ChangeRoute._key": "test_debezium: its caller refuses the record for whatever it raises",
     "Debezium._completed": "reads what `ChangeRoute` wrote",
     "Context.header": "test_propagation",
+    "QueryReference.answer": "test_references: the program's own question, whose answer is JSON already",
+    "value_columns": "test_columns: a file of the user's",
     "_bytes_json": "any bytes are text or base64",
     "printable": "any bytes are text or base64",
 }

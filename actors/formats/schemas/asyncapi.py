@@ -5,7 +5,6 @@ Topics that the app has for itself (changelogs, repartitioned inputs, answers) a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from actors.declare.values.codecs import UNTYPED, Codec, Place, is_model, is_rec
 from actors.declare.values.schemas import bound, topic_codecs
 from actors.formats.framing import RegistryFormat
 from actors.formats.registry import Schema
+from actors.formats.schemas.compatibility import schema_json
 from actors.runtime.message.outputs import SCHEMA_HEADERS, TYPE_HEADER
 
 VERSION = "3.0.0"
@@ -162,7 +162,7 @@ class _Document:
 
 
 def _schema_of(schema: Schema) -> Any:
-    return schema.text if schema.type == "PROTOBUF" else json.loads(schema.text)
+    return schema.text if schema.type == "PROTOBUF" else schema_json(schema.text)
 
 
 def _id(name: str) -> str:

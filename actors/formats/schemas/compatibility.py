@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from actors._core.outside import MALFORMED
 from actors.formats.proto_text import proto_text
 from actors.formats.registry import Schema
 
@@ -54,14 +55,22 @@ def problems(reader: Schema, writer: Schema) -> list[Problem]:
     if reader.type == "PROTOBUF":
         return list(_protobuf(_messages(reader.text), _messages(writer.text)))
     if reader.type == "JSON":
-        return list(_Json(json.loads(reader.text), json.loads(writer.text)).problems())
+        return list(_Json(schema_json(reader.text), schema_json(writer.text)).problems())
     return list(_Avro(reader, writer).problems())
+
+
+def schema_json(text: str) -> Any:
+    """Decode the text of a schema, which may be another program's; `ValueError` if it isn't JSON."""
+    try:
+        return json.loads(text)
+    except MALFORMED as error:
+        raise ValueError(f"a schema isn't JSON ({error}): {text[:80]!r}") from error
 
 
 def lines(schema: Schema) -> list[str]:
     """Return a schema as lines that can be compared."""
     if schema.type != "PROTOBUF":
-        return json.dumps(json.loads(schema.text), indent=2, ensure_ascii=False).splitlines()
+        return json.dumps(schema_json(schema.text), indent=2, ensure_ascii=False).splitlines()
     return [
         line
         for name, fields in sorted(_messages(schema.text).items())
@@ -85,9 +94,12 @@ class _Avro:
     def _parsed(schema: Schema, names: dict[str, Any]) -> Any:
         import fastavro
 
-        for text in schema.resolved.values():
-            fastavro.parse_schema(json.loads(text), named_schemas=names)
-        return fastavro.parse_schema(json.loads(schema.text), named_schemas=names)
+        try:
+            for text in schema.resolved.values():
+                fastavro.parse_schema(schema_json(text), named_schemas=names)
+            return fastavro.parse_schema(schema_json(schema.text), named_schemas=names)
+        except Exception as error:
+            raise ValueError(f"a schema isn't one of Avro ({error}): {schema.text[:80]!r}") from error
 
     def problems(self) -> Iterator[Problem]:
         return self._of(self._roots[0], self._roots[1], "")
