@@ -93,7 +93,7 @@ PLANTED = [
     (damages.forget_stream_time, ("slow_actor", "crash"), 2, "late", ""),
     (damages.forget_the_latest_time, ("slow_actor", "crash"), 30, "first stage lacks", ""),
     (damages.read_no_further_than_stream_time, NO_FAULTS, 0, "first stage", ""),
-    (damages.let_zombies_commit, ("pause_at_step", "wake_in_takeover", "slow_actor"), 10, "time of", ""),
+    (damages.let_zombies_commit, ("pause_at_step", "wake_in_takeover", "slow_actor"), 25, "time of", ""),
     (damages.send_before_records_in_order, NO_FAULTS, 0, "late", "ordered"),
     (damages.close_windows_before_records_in_order, NO_FAULTS, 3, "late", "ordered"),
     (damages.handle_in_the_order_of_arrival, NO_FAULTS, 1, "first stage lacks", "ordered"),

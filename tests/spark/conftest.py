@@ -38,7 +38,7 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     from spark_replay.jars import ensure_avro_jars
 
     items = request.session.items
-    is_avro = any(item.path.stem == "test_columns" for item in items)
+    is_avro = any(item.path.stem in ("test_columns", "test_examples") for item in items)
     avro = {"spark.jars": ",".join(map(str, ensure_avro_jars()))} if is_avro else {}
     session = spark_session(
         master="local[2]",

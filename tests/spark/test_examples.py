@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,10 @@ def test_a_changelog_is_archived_and_rebuilt(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     changes = {TOPIC: log.topic, BROKER: brokers, "0: 500": "0: 4"}
+    schema = '{"type": "record", "name": "Spent", "fields": [{"name": "cents", "type": "long"}]}'
+    (tmp_path / "schemas.json").write_text(json.dumps({log.topic: {"reader": schema, "writers": {"1": schema}}}))
     names = block("docs/reference/api/spark_replay.md", "Examples").run({}, changes=changes)
+    assert names["columns"].schema["value_columns"].dataType.names == ["cents"]
     assert names["archived"].records == len(log.records)
     assert names["deletes"].count() == sum(record.value is None for record in log.records)
     expected = fold(log.records, before=[4, None, None], as_of_ms=2**62)

@@ -57,7 +57,7 @@ def last_of(raw: bytes) -> Held:
     try:
         return _decode_window(raw[number_of(raw) :])
     except MALFORMED as error:
-        raise ValueError(f"not a list of windows, {error}: {raw[:50]!r}") from error
+        raise caused(ValueError(f"not a list of windows, {error}: {raw[:50]!r}"), error) from error
 
 
 def with_last(raw: bytes | None, last: Held, *, is_new: bool) -> bytes:

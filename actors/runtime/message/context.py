@@ -13,6 +13,7 @@ from typing import Any, SupportsIndex, TypeVar, overload
 
 import msgspec
 
+from actors._core.outside import caused
 from actors._core.values.ids import message_id
 from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
@@ -140,7 +141,7 @@ class Context:
             return text if type_ is str else msgspec.convert(text, type_, strict=False)
         except ValueError as error:
             shown = ValueError(f"header {name} is no {getattr(type_, '__name__', type_)}: {error}: {value!r:.80}")
-            raise self.undecodable(shown) from error
+            raise caused(self.undecodable(shown), error) from error
 
     @property
     def message_id(self) -> str:
