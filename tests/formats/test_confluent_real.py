@@ -10,6 +10,8 @@ from tests.kafka.helpers import unique
 from tests.unit.formats.test_confluent import VALUES, read_each_others
 
 
+# Apicurio leaves a request on a path that it lacks without an answer now and then, which Confluent's client waits for.
+@pytest.mark.nightly
 @pytest.mark.parametrize("subject", ["topic", "record", "topic-record"])
 @pytest.mark.parametrize("kind", list(VALUES))
 def test_each_reads_what_the_other_writes(registry: str, kind: str, subject: Any) -> None:

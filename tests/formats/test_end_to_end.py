@@ -16,7 +16,7 @@ from tests.unit.formats.served import messages
 from tests.unit.formats.test_avro import Order, Total
 from tests.unit.formats.test_confluent import AVRO, as_data
 
-RECEIPT = messages("receipt.proto", "Receipt owner:string count:int64")["Receipt"]
+RECEIPT = messages("receipt.proto", "Counted owner:string count:int64")["Counted"]
 
 
 async def test_a_worker_reads_avro_of_confluents_serializer_and_writes_protobuf(
@@ -56,5 +56,5 @@ async def test_a_worker_reads_avro_of_confluents_serializer_and_writes_protobuf(
         back = [RECEIPT.FromString(record.value[6:]) for record in records]
         latest = client.get_latest_version(f"{receipts_name}-value")
         assert {record.value[:6] for record in records} == {b"\0" + latest.schema_id.to_bytes(4) + b"\0"}
-        assert "message Receipt {" in latest.schema.schema_str
+        assert "message Counted {" in latest.schema.schema_str
         assert [(receipt.owner, receipt.count) for receipt in back] == [("ada", 1), ("ada", 3), ("ada", 6)]

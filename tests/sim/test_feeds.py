@@ -89,7 +89,7 @@ PLANTED = [
     (damages.send_no_later_than_stream_time, NO_FAULTS, 0, "late", ""),
     (damages.send_sessions_without_their_gap, NO_FAULTS, 1, "late", ""),
     (damages.forget_closes_that_wait, NO_FAULTS, 21, "late", ""),
-    (damages.forget_timers_that_wait, NO_FAULTS, 10, "late", ""),
+    (damages.forget_timers_that_wait, ("slow_actor",), 62, "late", ""),
     (damages.forget_stream_time, ("slow_actor", "crash"), 2, "late", ""),
     (damages.forget_the_latest_time, ("slow_actor", "crash"), 30, "first stage lacks", ""),
     (damages.read_no_further_than_stream_time, NO_FAULTS, 0, "first stage", ""),
@@ -165,7 +165,7 @@ def test_a_silence_that_a_failed_look_doesnt_end_is_found(by: str, monkeypatch: 
 ACROSS = [
     (damages.keep_what_changed, 2),
     (damages.add_a_change_once, 2),
-    (damages.forget_closes_that_wait, 9),
+    (damages.forget_closes_that_wait, 13),
     (damages.take_the_largest_time_upstream, 0),
 ]
 

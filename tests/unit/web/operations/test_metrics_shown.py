@@ -117,7 +117,7 @@ def test_the_page_has_all_metrics_and_no_others() -> None:
 
 def test_labels_are_names_of_the_app_and_fixed_words() -> None:
     labels = {label for family in families(status()) for sample in family.samples for label in sample.labels}
-    fixed = {"state", "reason", "role", "le", "version"}
+    fixed = {"state", "reason", "role", "le", "version", "engine"}
     assert labels - fixed == {"app", "worker", "actor", "topic", "store", "partition", "code"}
 
 
