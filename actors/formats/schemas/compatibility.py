@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
 from actors.formats.proto_text import proto_text
 from actors.formats.registry import Schema
@@ -99,7 +100,7 @@ class _Avro:
                 fastavro.parse_schema(schema_json(text), named_schemas=names)
             return fastavro.parse_schema(schema_json(schema.text), named_schemas=names)
         except Exception as error:
-            raise ValueError(f"a schema isn't one of Avro ({error}): {schema.text[:80]!r}") from error
+            raise ValueError(f"a schema isn't one of Avro ({text_of(error)}): {schema.text[:80]!r}") from error
 
     def problems(self) -> Iterator[Problem]:
         return self._of(self._roots[0], self._roots[1], "")
