@@ -60,7 +60,7 @@ class MissingSchemaError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class SchemaReference:
     """A schema that another one uses: its name there, and where it is registered."""
 
     name: str
@@ -83,7 +83,7 @@ class Schema:
 
     text: str
     type: SchemaType = "AVRO"
-    references: tuple[Reference, ...] = ()
+    references: tuple[SchemaReference, ...] = ()
     resolved: Mapping[str, str] = field(default_factory=dict, compare=False)
     uses: tuple[tuple[str, Schema], ...] = ()
     other_text: str = ""
@@ -322,7 +322,7 @@ class RegistryClient:
         uses = [
             (name, (await self._registered(name, used, registers=registers))["version"]) for name, used in schema.uses
         ]
-        references = (*schema.references, *(Reference(name, name, version) for name, version in uses))
+        references = (*schema.references, *(SchemaReference(name, name, version) for name, version in uses))
         return replace(schema, references=references).body()
 
     async def _looked_up(self, path: str, body: dict[str, Any], other_text: str) -> Any:
@@ -402,7 +402,7 @@ class RegistryClient:
         if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
             raise RegistryError(f"its answer is no schema: {str(answer)[:80]}")
         references = tuple(
-            Reference(str(used["name"]), str(used["subject"]), int(used["version"]))
+            SchemaReference(str(used["name"]), str(used["subject"]), int(used["version"]))
             for used in answer.get("references") or ()
         )
         resolved: dict[str, str] = {}
@@ -411,7 +411,7 @@ class RegistryClient:
         await self._resolve(references, resolved, depth)
         return Schema(answer["schema"], answer.get("schemaType") or "AVRO", references, resolved)
 
-    async def _resolve(self, references: Sequence[Reference], resolved: dict[str, str], depth: int) -> None:
+    async def _resolve(self, references: Sequence[SchemaReference], resolved: dict[str, str], depth: int) -> None:
         for used in references:
             if used.name not in resolved:
                 answer = await self.request("GET", f"subjects/{quote(used.subject, safe='')}/versions/{used.version}")

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from actors.errors import UnresolvedSchemaError
-from actors.formats.registry import MissingSchemaError, Reference, Registry, RegistryClient, Schema
+from actors.formats.registry import MissingSchemaError, Registry, RegistryClient, Schema, SchemaReference
 from actors.testing import FakeRegistry
 from tests.kafka.helpers import unique
 from tests.unit.formats.served import served
@@ -55,7 +55,7 @@ def of_id(address: str, id: Any, kind: Any) -> Schema:
     return once(lambda: asks.schema(id, kind))
 
 
-def avro(schema: Any, *references: Reference) -> Schema:
+def avro(schema: Any, *references: SchemaReference) -> Schema:
     return Schema(json.dumps(schema), "AVRO", references)
 
 
@@ -103,7 +103,7 @@ def test_references_are_read_with_a_schema(address: str) -> None:
     orders, batches = unique("orders"), unique("batches")
     asyncio.run(client(address).register(orders, avro(ORDER)))
     batch = {"type": "record", "name": "Batch", "fields": [{"name": "order", "type": "Order"}]}
-    uses = Reference("Order", orders, 1)
+    uses = SchemaReference("Order", orders, 1)
     id, _ = of_writer(address, batches, avro(batch, uses))
     schema = of_id(address, id, "AVRO")
     assert schema.references == (uses,)
