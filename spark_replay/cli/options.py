@@ -147,6 +147,17 @@ def spark_options(command: _Command) -> _Command:
     )
 
 
+def placement_option(more: str = "") -> Callable[[_Command], _Command]:
+    """Return the option `--placement`; `more` ends its help."""
+    return click.option(
+        "--placement",
+        type=click.Choice(["key", "task"]),
+        default="key",
+        show_default=True,
+        help=f"Partitions of keys: those that murmur2 gives them, or any.{more}",
+    )
+
+
 def source_options(command: _Command, *, several: bool = False, required: bool = True) -> _Command:
     """Add the options that say which changelog, or which `several`, and where it is."""
     return _with(

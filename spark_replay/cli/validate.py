@@ -17,6 +17,7 @@ from spark_replay.cli.options import (
     Run,
     command_line,
     html_option,
+    placement_option,
     require_writable,
     running,
     source_options,
@@ -47,13 +48,7 @@ if TYPE_CHECKING:
 @click.option("--as-of", default="latest", show_default=True, metavar="POINT", help=POINT)
 @click.option("--against-as-of", metavar="POINT", help="Compare with the state at this point.")
 @click.option("--metadata", is_flag=True, help="Between two logs, also compare source offset and epoch.")
-@click.option(
-    "--placement",
-    type=click.Choice(["key", "task"]),
-    default="key",
-    show_default=True,
-    help="Partitions of keys: those that murmur2 gives them, or any. Exports state their own.",
-)
+@placement_option(" Exports state their own.")
 @click.option(
     "--incremental",
     type=Place(),

@@ -11,7 +11,7 @@ import click
 
 from spark_replay.cli.archive import Interval, stopping
 from spark_replay.cli.live import Live, live_options
-from spark_replay.cli.options import Given, Place, running, source_options
+from spark_replay.cli.options import Given, Place, placement_option, running, source_options
 from spark_replay.cli.outcome import Outcome
 from spark_replay.cli.validate import unanswered
 from spark_replay.errors import ReplayError
@@ -39,13 +39,7 @@ METRICS = {
 @click.option("--live", required=True, metavar="URL,…", help="Running workers, asked through their query API.")
 @live_options
 @click.option("--store", required=True, metavar="NAME", help="The store.")
-@click.option(
-    "--placement",
-    type=click.Choice(["key", "task"]),
-    default="key",
-    show_default=True,
-    help="Partitions of keys: those that murmur2 gives them, or any.",
-)
+@placement_option()
 @click.option(
     "--state",
     "folder",
