@@ -28,6 +28,7 @@ from actors._kafka.client import own
 from actors._kafka.consume.silence import Silence
 from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
+from actors.declare.names import check_apart
 from actors.declare.options import milliseconds
 from actors.declare.topic import ActorChannel
 from actors.declare.values.codecs import Codec, declared_type, is_format
@@ -170,8 +171,11 @@ class FaustApp(faust.App):  # type: ignore[misc]
             options: as Faust's.
 
         Raises:
-            ConfigurationError: there is no such partitioner, or `timestamp` can't be called with a value.
+            ConfigurationError: there is no such partitioner, `timestamp` can't be called with a value, or another
+                topic's name differs in dots and underscores only.
         """
+        for name in topics:
+            check_apart("topic", name, (other for declared in self.declared_topics for other in declared.topics))
         writers = options.pop("writers", None)
         partitioner = _partitioner(topics, options.pop("partitioner", None))
         timestamp = _timestamp(topics, options.pop("timestamp", None))
