@@ -87,6 +87,18 @@ RUN_ELSEWHERE = {
         ),
         "tests/unit/docs/test_envelopes_pages.py",
     ),
+    **dict.fromkeys(
+        (
+            "docs/how-to/around-handlers.md#A session of a database",
+            "docs/how-to/around-handlers.md#A tenant for each message",
+            "docs/how-to/from-celery.md#The program",
+            "docs/how-to/from-celery.md#The program/2",
+            "docs/how-to/logs.md#Lines of a handler",
+            "docs/reference/inputs.md#Several actors of one topic",
+            "docs/reference/timers-and-effects.md#A calendar",
+        ),
+        "tests/unit/docs/test_calendar_pages.py",
+    ),
     "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
 }
 """Blocks of the documents that a test of their own runs, by that test's file."""

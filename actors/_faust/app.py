@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from actors._core.aggregates import Aggregate
 from actors._core.task.policy import Misplaced, OnError, Then
@@ -18,6 +18,7 @@ from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
 from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
+from actors.declare.calendar import Cron, Crons
 from actors.declare.class_state import state_store
 from actors.declare.declared import (
     Declaration,
@@ -25,6 +26,7 @@ from actors.declare.declared import (
     check_expiry,
     check_options,
     check_value_type,
+    check_wrap,
     least_idle,
     takes_tombstones,
 )
@@ -59,10 +61,11 @@ from actors.runtime.threads import in_threads
 from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
 
+Wrap = TypeVar("Wrap", bound=Callable[[Context], Iterator[None] | AsyncIterator[None]])
 ANSWER_TTL = timedelta(days=1)
 
 
-class App(Joins, Tables, WindowStores, FaustApp):
+class App(Crons, Joins, Tables, WindowStores, FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`.
@@ -77,6 +80,8 @@ class App(Joins, Tables, WindowStores, FaustApp):
         check_app_id(id)
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
+        self.crons: dict[str, Cron] = {}
+        self.wraps: list[Callable[[Context], Any]] = []
         self.repartitions: dict[str, Repartition] = {}
         self._asks: KafkaRequests | None = None
         super().__init__(id, **options)
@@ -129,7 +134,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
         """
         name_store(self, name, renamed_from)
         check_expiry(name, on_expire, ttl, expires)
-        keys = store_keys(self, key_type, key_serializer)
+        keys, self.key_types[name] = store_keys(self, key_type, key_serializer), key_type
         options: dict[str, Any] = {"version": version, "upgrades": upgrades, "aggregate": aggregate}
         options["bind"] = binder(self, changelog_topic(self, name), format)
         value_type = declared_type(f"store {name}", value_type, format)
@@ -307,6 +312,20 @@ class App(Joins, Tables, WindowStores, FaustApp):
         """
         return self.definition_of(actor).on(topic)
 
+    def wrap(self, function: Wrap) -> Wrap:
+        """Run a function around every handler of the app: for sessions of a database, tenants, traces.
+
+        It has one `yield`, in whose place the handler runs, and may be async. It is called with the message's context,
+        in the order of the declarations, and again whenever a message is tried again. An error that the handler raises
+        comes out of the `yield`; one that the function raises is one of the handler.
+
+        Raises:
+            ConfigurationError: it has no `yield`, or can't be called with a context.
+        """
+        check_wrap(function)
+        self.wraps.append(function)
+        return function
+
     def query(self, actor: Any, *, name: str | None = None) -> Callable[[Asking], Asking]:
         """Make a function a query of a function actor; of a class actor, mark a method with `@query`.
 
@@ -436,7 +455,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         check_options(name, declared, options)
-        (topic, *others), feeds = inputs_of(self, name, topics, options)
+        (topic, *others), feeds = inputs_of(self, name, topics, options, key_type=getattr(declared, "key_type", Any))
         check_value_type(name, topic, declared)
         for store in options.stores:
             if self.stores.get(store.name) is not store:

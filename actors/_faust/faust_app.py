@@ -118,6 +118,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.actor_options, faust_options = split_options(options, self.Settings.SETTINGS, self.setting_origins)
         self.actors: dict[str, ActorDefinition] = {}
         self.stores: dict[str, Store[Any, Any]] = {}
+        self.key_types: dict[str, Any] = {}
         self.value_types: dict[str, ValueType] = {}
         self.value_codecs: dict[str, Codec] = {}
         """By store."""
@@ -165,6 +166,8 @@ class FaustApp(faust.App):  # type: ignore[misc]
                 can't be told is treated as the actor's `on_error` says.
             writers: the actors that alone write to the topic: their functions, classes or names. A reader's event time
                 follows theirs then, so that its windows and joins don't depend on when records are read.
+            shared: several actors read the topic by its own key. Each gets its records through a topic of its own,
+                which workers make.
             format: how values become bytes, in the place of `value_serializer`: one of `actors.formats`, or your own.
                 `Avro(Order)` says the type too.
             key_format: likewise for keys.
@@ -176,7 +179,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         """
         for name in topics:
             check_apart("topic", name, (other for declared in self.declared_topics for other in declared.topics))
-        writers = options.pop("writers", None)
+        writers, is_shared = options.pop("writers", None), options.pop("shared", False)
         partitioner = _partitioner(topics, options.pop("partitioner", None))
         timestamp = _timestamp(topics, options.pop("timestamp", None))
         known = list(inspect.signature(faust.App.topic).parameters)[2:]
@@ -199,7 +202,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
                 },
             )
         topic = super().topic(*topics, **options)
-        topic.partitioner, topic.timestamp = partitioner, timestamp
+        topic.partitioner, topic.timestamp, topic.is_shared = partitioner, timestamp, is_shared
         if writers is not None:
             self._note_writers(topic, writers)
         self.declared_topics.append(topic)

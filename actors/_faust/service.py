@@ -35,6 +35,7 @@ from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.silence import Silence
+from actors.declare.calendar import follow_crons
 from actors.declare.host import DeclaredApp
 from actors.declare.options import milliseconds
 from actors.declare.publishing import ensure_published
@@ -431,6 +432,8 @@ class ActorService(Service):  # type: ignore[misc]
         self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
         self._dispatcher.add_done_callback(self._dispatched)
         self._run(follow_pauses(parts.owners, lambda: worker.tasks, clock), "pauses")
+        if self.app.crons:
+            self._run(follow_crons(self.app.crons, lambda: worker.tasks, self.app.tell), "crons")
         self._run(report_late(lambda: worker.tasks, clock), "late records")
         if checked.made:
             self._run(purge(checked.topics, checked.made, worker.tasks), "purge")

@@ -20,7 +20,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.inputs import check_aggregates, check_alike, input_spec, repartitions
+from actors._faust.inputs import check_alike, declare_readers, input_spec, repartitions
 from actors._faust.settings.derived import replication_factor, standby_replicas
 from actors._faust.settings.secrets import worker_keys
 from actors._faust.tracing import check_tracing, propagated, traced
@@ -74,6 +74,7 @@ class Setup:
 
     def __init__(self, app: DeclaredApp) -> None:
         self.app = app
+        declare_readers(app)
         conf, options = app.conf, app.actor_options
         self.recorded: Mapping[str, StoreRecord] = {}
         self._max_record_bytes: dict[str, int] = {}
@@ -205,7 +206,6 @@ class Setup:
         Raises:
             ConfigurationError: some are missing; the outputs that are missing too are named with them.
         """
-        check_aggregates(self.app)
         wanted = {name: definition for definition in self.app.actors.values() for name in definition.topic_names}
         found, made = await topics.existing(wanted), repartitions(self.app)
         missing = {

@@ -268,7 +268,10 @@ def check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
         ConfigurationError: naming what both have.
     """
     for topic in set(new.topic_names) & set(other.topic_names):
-        remedy = "call both functions from one actor, or have both read it by a key, by="
+        remedy = (
+            f"declare it with app.topic({topic!r}, ..., shared=True), so that each of its actors gets the records "
+            "through a topic of its own, or call both functions from one actor"
+        )
         if new.table_fed_by(topic) or other.table_fed_by(topic):
             remedy = "as a table it is one actor's: let the other one read it through a view, app.view(topic)"
         raise ConfigurationError(

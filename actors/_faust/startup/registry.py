@@ -32,6 +32,7 @@ from actors._faust.startup.visible import required, visible
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.admin.topics import Topics
+from actors.declare.calendar import cron_topic
 from actors.declare.host import table_changelog
 from actors.declare.names import OPTION_STORES, own_prefix, plain_name
 from actors.declare.values.versions import refusal
@@ -296,14 +297,20 @@ class StoreRegistry:
 
     # --- a store that is gone --------------------------------------------------------------------------------------
 
-    async def _check_gone(self, known: Mapping[str, StoreRecord], owners: Iterable[OwnerRecord]) -> None:
-        """Refuse to begin with empty state where the changelog of a store that isn't declared any more has some."""
+    async def _check_gone(self, known: Mapping[str, StoreRecord], owners: Sequence[OwnerRecord]) -> None:
+        """Refuse to begin with empty state where the changelog of a store that isn't declared any more has some.
+
+        The timer of a cron that was removed isn't missed: nothing of it lasts but the next time.
+        """
         used = set(self._changelogs.values())
         inputs = {name for one in self._app.actors.values() for name in one.topic_names}
+        id = self._app.app_id
+        crons = {f"{one.actor}-timers" for one in owners if one.topic == cron_topic(id, one.actor)}
         gone = {
             store: record
             for store, record in known.items()
             if self._app.actors
+            and store not in crons
             and record.changelog not in used
             and not record.is_given_up
             and not self._is_option(store)

@@ -18,6 +18,7 @@ from actors._core.values.ids import message_id
 from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
 from actors.runtime.message.failures import undecodable
+from actors.runtime.message.log import MessageLog
 from actors.runtime.message.outputs import (
     NO_HEADERS,
     RECORD_OVERHEAD_BYTES,
@@ -155,6 +156,11 @@ class Context:
         """The name of the timer that sent the message, None if none did."""
         name: str | None = getattr(self._record, "timer", None)
         return name
+
+    @property
+    def log(self) -> MessageLog:
+        """A logger whose lines have the actor, the input, the offset and the key of the message."""
+        return MessageLog(self, "" if self._state is None else self._state.actor)
 
     @property
     def stream_ms(self) -> int:
@@ -319,6 +325,17 @@ class Context:
         if timers is None:
             raise UsageError("ctx.cancel(): declare the actor with @app.actor(..., timers=True)")
         return timers.cancel(self, name)
+
+    def scheduled(self, name: str) -> datetime | None:
+        """Return when this key's timer of that name is due next, in UTC; None if there is none.
+
+        Raises:
+            UsageError: the actor wasn't declared with `timers=True`.
+        """
+        timers = self._working("scheduled").tools.timers
+        if timers is None:
+            raise UsageError("ctx.scheduled(): declare the actor with @app.actor(..., timers=True)")
+        return timers.due(self, name)
 
     def effect(self, function: Any, *args: Any, **kwargs: Any) -> str:
         """Call `function(call, *args, **kwargs)` after this message's commit, again until it succeeds.

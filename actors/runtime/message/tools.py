@@ -55,6 +55,9 @@ class Scheduling(Protocol):
     def cancel(self, ctx: Any, name: str) -> bool:
         """Cancel a timer as `Context.cancel` does."""
 
+    def due(self, ctx: Any, name: str) -> datetime | None:
+        """Return when a timer is due as `Context.scheduled` does."""
+
 
 class Calling(Protocol):
     """The effects of an actor."""

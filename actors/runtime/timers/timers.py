@@ -204,6 +204,12 @@ class Timers:
             self._unlist(state, address, held)
         return state.overlays[self._store].delete(_ENTRY + address)
 
+    def due(self, ctx: Context, name: str) -> datetime | None:
+        """Return when a timer is due as `Context.scheduled` does."""
+        _check_name(name)
+        held = self._held(_reached(ctx), _address(ctx._raw_key, name))
+        return None if held is None else _EPOCH + held.due_ms * _MILLISECOND
+
     def _first_ms(
         self, ctx: Context, index: _Index, after: timedelta | None, at: datetime | None, every_ms: int | None
     ) -> int:
