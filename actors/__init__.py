@@ -56,7 +56,8 @@ from actors.errors import (
     ViewTimeoutError,
 )
 from actors.runtime.handlers.actor import Actor, receive
-from actors.runtime.handlers.effect import Effect, EffectCall
+from actors.runtime.handlers.effect import Effect, EffectCall, GivenUp, PendingEffect, Unknown
+from actors.runtime.handlers.methods import timer
 from actors.runtime.handlers.query_methods import query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
@@ -83,11 +84,13 @@ __all__ = [
     "EffectCall",
     "Every",
     "ForeignKeyError",
+    "GivenUp",
     "HandlerFailedError",
     "Hopping",
     "NewerProgramError",
     "NewerVersionError",
     "OnError",
+    "PendingEffect",
     "QueryError",
     "ReadOnlyQueryError",
     "RecordError",
@@ -102,6 +105,7 @@ __all__ = [
     "TakeoverRefusedError",
     "Tumbling",
     "UndecodableRecordError",
+    "Unknown",
     "UnknownStoreError",
     "UnknownTopicError",
     "UsageError",
@@ -116,4 +120,5 @@ __all__ = [
     "aggregates",
     "query",
     "receive",
+    "timer",
 ]

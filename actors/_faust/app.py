@@ -49,12 +49,13 @@ from actors.ports import ActorReply, ActorRequest
 from actors.runtime.handlers.actor import handler_of
 from actors.runtime.handlers.callables import name_of
 from actors.runtime.handlers.dedupe import Identify, by_header, deduplicated
-from actors.runtime.handlers.effect import Effect
+from actors.runtime.handlers.effect import Effect, Repeat
+from actors.runtime.handlers.methods import Methods, caller, has_timers
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context, is_handling
 from actors.runtime.message.publishing import PublishedStore
 from actors.runtime.message.store import Placement, Store
 from actors.runtime.message.unresolved import resolved
-from actors.runtime.requests.references import Declare, claim
+from actors.runtime.requests.references import Answer, Declare, P, claim
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
 from actors.runtime.threads import in_threads
@@ -263,11 +264,14 @@ class App(Crons, Joins, Tables, WindowStores, FaustApp):
         self,
         *,
         name: str | None = None,
-        attempts: int = 10,
+        attempts: int | None = None,
         first_wait: timedelta = timedelta(seconds=1),
         longest_wait: timedelta = timedelta(minutes=5),
         timeout: timedelta = timedelta(seconds=30),
-    ) -> Callable[[Callable[..., Any]], Effect]:
+        repeat: Repeat = "until_done",
+        on_give_up: str | Callable[..., Any] | None = None,
+        on_unknown: str | Callable[..., Any] | None = None,
+    ) -> Callable[[Callable[P, Answer]], Effect[P, Answer]]:
         """Make a function one that handlers may call through `ctx.effect`: it acts outside of Kafka.
 
         It is called as `function(call, *args, **kwargs)`, `call` being an `EffectCall`; a plain function runs in a
@@ -275,22 +279,29 @@ class App(Crons, Joins, Tables, WindowStores, FaustApp):
 
         Args:
             name: how it is called in the outbox, so don't change it while calls wait there; the function's by default.
-            attempts: how often it is called until it is parked; 0 for ever.
+            attempts: how often it is called until it is given up, 10 times by default; 0 for ever.
             first_wait: before the second attempt; doubled for each further one.
             longest_wait: no wait is longer.
             timeout: of one attempt.
+            repeat: "never" for a call that is made once at most. Its start is committed before it; if it isn't known
+                then how the call ended, it isn't made again.
+            on_give_up: the method of the class actor, by name, that gets the `GivenUp` of a call that was given up; of
+                a function actor the function, marked with its `timer`. Without it the call is parked.
+            on_unknown: likewise for the `Unknown` of a call with `repeat="never"`.
 
         Raises:
             ConfigurationError: an argument can't be meant.
         """
+        tried = attempts if attempts is not None else 1 if repeat == "never" else 10
+        told = [to if to is None or isinstance(to, str) else name_of(to) for to in (on_give_up, on_unknown)]
 
-        def decorate(function: Callable[..., Any]) -> Effect:
+        def decorate(function: Callable[P, Answer]) -> Effect[P, Answer]:
             called = name or name_of(function)
             spans = {"first_wait": first_wait, "longest_wait": longest_wait, "timeout": timeout}
             for option, span in spans.items():
                 check_span(f"effect {called}", option, span)
             try:
-                return Effect(function, name=called, attempts=attempts, **spans)
+                return Effect(function, called, tried, **spans, repeat=repeat, on_give_up=told[0], on_unknown=told[1])
             except ValueError as error:
                 raise ConfigurationError(f"effect {called}: {error}") from error
 
@@ -465,7 +476,7 @@ class App(Crons, Joins, Tables, WindowStores, FaustApp):
         answer_types = ReplyTypes.of(name, declared, resolve, is_asked=options.answer_ttl is not None)
         wanted = {
             "ids": (options.dedupe_by is not None, options.dedupe_ttl),
-            "timers": (options.timers, None),
+            "timers": (options.timers or has_timers(declared), None),
             "effects": (bool(options.effects), None),
             "parked": (options.on_error.parks, None),
             "answers": (answer_types is not None, options.answer_ttl or ANSWER_TTL),
@@ -482,17 +493,21 @@ class App(Crons, Joins, Tables, WindowStores, FaustApp):
             letters = dead_letter_topic(self.app_id)
             refuse_own_input((topic, *others), letters, "OnError(dead_letters=True)", "skipped messages")
 
-        def wrap(function: Any) -> Any:
+        def bare(function: Any) -> Any:
             if isinstance(function, type):
-                handler = handler_of(function, own, threaded=threaded, stops=options.on_error.then == "stop")
-            else:
-                handler = as_coroutine(function) if threaded is None else threaded(function)
+                return handler_of(function, own, threaded=threaded, stops=options.on_error.then == "stop")
+            return as_coroutine(function) if threaded is None else threaded(function)
+
+        def wrap(function: Any) -> Any:
+            handler = bare(function)
             if ids is not None and options.dedupe_by is not None:
                 handler = deduplicated(handler, ids, options.dedupe_by)
             return windowed(handler, late, options.windows)
 
+        own_calls = bare(declared) if isinstance(declared, type) else as_coroutine(caller(threaded))
         definition = ActorDefinition(
             name=name,
+            methods=Methods(name, declared, windowed(own_calls, "handle", options.windows)),
             topics=(topic, *others),
             stores=(*options.stores, *([] if own is None else [own]), *extras.values()),
             handler=wrap(declared),

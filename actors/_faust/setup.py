@@ -298,6 +298,8 @@ class Setup:
         configs: Mapping[str, Mapping[str, str]],
     ) -> ActorSpec:
         definition.check_windows()
+        if definition.methods is not None:
+            definition.methods.check(definition.effect_functions.values())
         logs = {}
         for store in definition.stores:
             name = self.changelog_topic(store.name)

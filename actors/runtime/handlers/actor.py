@@ -21,6 +21,7 @@ from actors._core.unions import arms_of
 from actors.errors import ConfigurationError, UsageError
 from actors.runtime.handlers.callables import check_callable, refuse_generator
 from actors.runtime.handlers.expiry import remove_own
+from actors.runtime.handlers.methods import Call, caller
 from actors.runtime.handlers.query_methods import NO_QUERIES, Query, queries_of
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context
 from actors.runtime.message.store import Store
@@ -294,7 +295,7 @@ def handler_of(
     threaded: Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]] | None = None,
     stops: bool = True,
 ) -> Callable[[Context, Any], Awaitable[Any]]:
-    """Return the function that handles a message of any of the class's types, already decoded.
+    """Return the function that handles a message of any of the class's types, already decoded, or a `Call`.
 
     `threaded` makes a method that isn't async one that runs in a thread; `stops` says whether an error stops the
     partition, also one of an `on_expire` that is called ahead of a message.
@@ -303,6 +304,7 @@ def handler_of(
         type_: method if threaded is None or inspect.iscoroutinefunction(method) else threaded(method)
         for type_, method in cls.receivers.items()
     }
+    receivers[Call] = caller(threaded)
 
     async def handle(ctx: Context, message: Any) -> Any:
         if store is not None and store.on_expire is not None:

@@ -6,16 +6,52 @@ The protocols say what a message's context needs of them; their rooms implement 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AnySet
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Protocol
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, ClassVar, Protocol, TypeAlias
+from uuid import UUID
 
 import msgspec
 
 from actors.ports import Clock, Requests
 from actors.runtime.clock import Timestamps
 from actors.runtime.meters import LateMeter
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class _Model(Protocol):
+    """A `faust.Record`, or a class of a codec of the user's that has this method."""
+
+    def to_representation(self) -> Any:
+        """Return what is encoded."""
+
+
+Message: TypeAlias = (
+    msgspec.Struct
+    | _Dataclass
+    | _Model
+    | str
+    | bytes
+    | float
+    | Mapping[Any, Any]
+    | Sequence[Any]
+    | AnySet[Any]
+    | date
+    | time
+    | timedelta
+    | Decimal
+    | UUID
+    | Enum
+    | None
+)
+"""A message, as type checkers tell it from a function."""
 
 
 class AnswerLater(msgspec.Struct, frozen=True):
@@ -43,6 +79,7 @@ class Scheduling(Protocol):
         self,
         ctx: Any,
         message: Any,
+        args: tuple[Any, ...],
         *,
         after: timedelta | None,
         at: datetime | None,
@@ -62,8 +99,13 @@ class Scheduling(Protocol):
 class Calling(Protocol):
     """The effects of an actor."""
 
-    def call(self, ctx: Any, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def call(
+        self, ctx: Any, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, then: Any = None
+    ) -> str:
         """Call an effect as `Context.effect` does."""
+
+    def pending(self, ctx: Any, limit: int) -> list[Any]:
+        """Return the calls that aren't done as `Context.effects` does."""
 
     def call_in(self, running: Any) -> str | None:
         """Return the id of the call that an asyncio task makes; None if it makes none."""

@@ -19,6 +19,8 @@ import logging
 from collections.abc import Iterator
 from typing import Protocol
 
+import msgspec
+
 from actors._core.keys import line_bounds, make_place, place_of
 from actors._core.logs import Reminders, error_text, escaping
 from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, UnresolvedSchemaError, show_bytes
@@ -270,6 +272,7 @@ class Parked:
             attempts=attempts,
             parked_at_ms=state.scope.now_ms,
             home_offset=state.home_offset if state.scope.input else None,
+            method=getattr(record, "method", None) or msgspec.UNSET,
         )
         write_entry(self._store, state, line_key, sequence, message)
         self._next[line_key] = sequence + 1

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import msgspec
 
 from actors.errors import UsageError
+from actors.runtime.handlers.methods import register_in
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context, current_message, is_handling
 
 Message = TypeVar("Message")
@@ -28,6 +29,7 @@ Answer = TypeVar("Answer")
 Answer_co = TypeVar("Answer_co", covariant=True)
 Returned_co = TypeVar("Returned_co", covariant=True)
 Class = TypeVar("Class", bound=type[Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 P = ParamSpec("P")
 
 _apps: WeakKeyDictionary[Any, WeakValueDictionary[str, Any]] = WeakKeyDictionary()
@@ -115,14 +117,15 @@ class Reference(Generic[Asked_contra, Answer_co]):
             UsageError: no message of that key is being handled; else as `Context.schedule`.
         """
         self._check(message)
-        ctx = current_message.get() if is_handling() else None
+        ctx: Any = current_message.get() if is_handling() else None
         if ctx is None or not ctx._is_own(self.actor, self.key):
             raise UsageError(
                 f"{self}.schedule(): a timer is a part of its key's state, and no message of that key is being "
                 "handled: tell it a message whose handler schedules"
             )
         options: dict[str, Any] = {"after": after, "at": at, "every": every}
-        return ctx.schedule(message, name=name, stream_time=stream_time, **options)
+        timer: str = ctx.schedule(message, name=name, stream_time=stream_time, **options)
+        return timer
 
     def __str__(self) -> str:
         """Show the expression that makes the reference."""
@@ -181,12 +184,16 @@ class References:
 
 
 def claim(declared: Any, app: Any) -> None:
-    """Note that an app has a class or function as its actor, so that references reach it; give functions their `at`."""
+    """Note that an app has a class or function as its actor, so that references reach it.
+
+    Functions get their `at` and `timer`.
+    """
     with suppress(TypeError, AttributeError):
         # A bound method takes neither.
         _apps.setdefault(declared, WeakValueDictionary())[app.app_id] = app
         if not isinstance(declared, type):
             declared.at = lambda key, *, timeout=DEFAULT_ASK_TIMEOUT: Reference(declared, key, timeout)
+            register_in(declared)
 
 
 def _app_of(actor: Any) -> Any:
@@ -253,6 +260,9 @@ class FunctionActor(Protocol[Asked_contra, Returned_co, Answer_co]):
 
     def at(self, key: Any, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> Reference[Asked_contra, Answer_co]:
         """Return a reference to the actor at a key."""
+
+    def timer(self, function: Function, /) -> Function:
+        """Make a function, called with its context, one that timers and effects of this actor call; no message does."""
 
 
 class Declare(Protocol):

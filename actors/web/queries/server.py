@@ -346,6 +346,7 @@ class QueryRoutes:
                 now_ms=held.now_ms,
                 stores={store: held.stores[store.name] for store in spec.stores},
                 windows=[store for store in spec.windows if isinstance(store, WindowStore)],
+                effects=spec.effects,
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
             positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}

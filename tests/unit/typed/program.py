@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from actors import Actor, App, Context, Reference, query, receive
+from actors import (
+    Actor,
+    App,
+    Context,
+    EffectCall,
+    GivenUp,
+    PendingEffect,
+    Reference,
+    Unknown,
+    query,
+    receive,
+    timer,
+)
 from actors.client import StateClient
 from actors.testing import ActorTestDriver
 
@@ -89,6 +102,88 @@ async def take(ctx: Context, count: int) -> str:
 def plain(ctx: Context, count: int) -> list[int]:
     plain.at(ctx.key).schedule(count, after=timedelta(seconds=1))
     return [count]
+
+
+@dataclass
+class Reminder:
+    text: str
+
+
+@app.effect(attempts=4, on_give_up="failed")
+async def draft(call: EffectCall, text: str, words: int) -> str:
+    return call.idempotency_key
+
+
+@app.effect(repeat="never", on_unknown="unclear")
+def charge(call: EffectCall, cents: int, *, note: str = "") -> bool:
+    return True
+
+
+@app.effect()
+async def ship(call: EffectCall) -> None: ...
+
+
+@app.actor(app.topic("texts", key_type=str), effects=[draft, charge, ship])
+class Texts(Actor[list[str], str]):
+    @receive
+    async def begin(self, message: str) -> None:
+        name: str = self.ctx.schedule(self.close, message, 5, at=datetime.now(UTC), name="close")
+        self.ctx.schedule(self.stop, after=timedelta(days=1))
+        self.ctx.schedule(Reminder(name), every=timedelta(days=1))
+        self.ctx.schedule(Deposit(1), after=timedelta(days=1))
+        self.ctx.schedule("text", after=timedelta(days=1))
+        self.ctx.effect(draft, message, 5, then=self.drafted)
+        self.ctx.effect(draft, message, words=5)
+        self.ctx.effect(draft, message, 5, then=self.stop)
+        self.ctx.effect(charge, 5, then=self.charged)
+        self.ctx.effect(charge, 5, note="x")
+        id: str = self.ctx.effect(ship, then=self.stop)
+        self.state.append(id)
+
+    @timer
+    async def close(self, text: str, count: int) -> None:
+        await self.drafted(text * count)
+
+    @timer
+    def stop(self) -> None: ...
+
+    async def drafted(self, text: str) -> None: ...
+
+    async def charged(self, is_charged: bool) -> None: ...
+
+    async def failed(self, outcome: GivenUp) -> None:
+        self.state.append(f"{outcome.error} {outcome.attempts}")
+
+    async def unclear(self, outcome: Unknown) -> None:
+        self.state.append(outcome.id)
+
+    @query
+    def pending(self) -> list[PendingEffect]:
+        return self.ctx.effects()
+
+    def wrong(self) -> None:
+        self.ctx.schedule(self.close, "text", after=timedelta(1))  # refused: arg-type, reportCallIssue
+        self.ctx.schedule(self.close, 5, "text", after=timedelta(1))  # refused: arg-type, reportCallIssue
+        self.ctx.schedule(self.stop, 5, after=timedelta(1))  # refused: arg-type, reportCallIssue
+        self.ctx.schedule(self.stop, after=5)  # refused: call-overload, reportCallIssue
+        self.ctx.effect(draft, 5, 5, then=self.drafted)  # refused: arg-type, reportCallIssue
+        self.ctx.effect(draft, "text", 5, then=self.charged)  # refused: misc, reportCallIssue
+        self.ctx.effect(draft, "text")  # refused: call-overload, reportCallIssue
+        self.ctx.effect(charge, "text")  # refused: call-overload, reportCallIssue
+        self.ctx.effect(charge, 5, then=self.drafted)  # refused: arg-type, reportCallIssue
+        self.ctx.effect(ship, then=self.drafted)  # refused: misc, reportCallIssue
+
+
+@plain.timer
+async def close_plain(ctx: Context, count: int) -> None:
+    ctx.schedule(close_plain, count, after=timedelta(seconds=1))
+    ctx.effect(charge, count, then=charged_plain)
+
+
+@plain.timer
+def charged_plain(ctx: Context, is_charged: bool) -> None:
+    ctx.schedule(close_plain, "one", after=timedelta(1))  # refused: arg-type, reportCallIssue
+    ctx.effect(draft, "text", 5, then=charged_plain)  # refused: misc, reportCallIssue
 
 
 async def right(state: StateClient) -> None:
