@@ -22,7 +22,7 @@ _NATIVE_KINDS = (
     *("BytesType", "ByteArrayType", "MemoryViewType", "DateTimeType", "DateType", "TimeType", "DecimalType"),
     *("UUIDType", "AnyType", "CustomType"),
 )
-"""What msgspec calls types that have such values, or may have."""
+"""The types that have such values, or may have, by their names in msgspec."""
 
 
 @dataclass(frozen=True, slots=True)
