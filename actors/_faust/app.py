@@ -7,6 +7,7 @@ import functools
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -271,6 +272,9 @@ class App(Crons, Joins, Tables, WindowStores, FaustApp):
         repeat: Repeat = "until_done",
         on_give_up: str | Callable[..., Any] | None = None,
         on_unknown: str | Callable[..., Any] | None = None,
+        limit: int | None = None,
+        rate: str | None = None,
+        per: Callable[..., Any] | None = None,
     ) -> Callable[[Callable[P, Answer]], Effect[P, Answer]]:
         """Make a function one that handlers may call through `ctx.effect`: it acts outside of Kafka.
 
@@ -288,6 +292,9 @@ class App(Crons, Joins, Tables, WindowStores, FaustApp):
             on_give_up: the method of the class actor, by name, that gets the `GivenUp` of a call that was given up; of
                 a function actor the function, marked with its `timer`. Without it the call is parked.
             on_unknown: likewise for the `Unknown` of a call with `repeat="never"`.
+            limit: how many calls run at a time, over all workers.
+            rate: how many begin within a second, minute, hour or day, over all workers, as "100/m".
+            per: a function of the effect's arguments, as a tenant: `limit` and `rate` are for the calls of each result.
 
         Raises:
             ConfigurationError: an argument can't be meant.
@@ -301,7 +308,13 @@ class App(Crons, Joins, Tables, WindowStores, FaustApp):
             for option, span in spans.items():
                 check_span(f"effect {called}", option, span)
             try:
-                return Effect(function, called, tried, **spans, repeat=repeat, on_give_up=told[0], on_unknown=told[1])
+                permits = None
+                if (limit, rate, per) != (None, None, None):
+                    # Beside the engine, which knows it by name only.
+                    limits: Any = import_module("actors.limits")
+                    permits = limits.Limit.of(self, called, limit=limit, rate=rate, per=per)
+                more: dict[str, Any] = {"on_give_up": told[0], "on_unknown": told[1], "permits": permits}
+                return Effect(function, called, tried, **spans, repeat=repeat, **more)
             except ValueError as error:
                 raise ConfigurationError(f"effect {called}: {error}") from error
 

@@ -215,6 +215,8 @@ class Machine:
         process, self._process, self._worker = self._process, None, None
         if process is not None:
             process.kill()
+            if self._client is not None:
+                self._client.forget()
             self._dead.append(process)
         for view in self._app.views:
             view.forget()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypeAlias, get_args
+from typing import Any, Generic, Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 import typing_extensions
@@ -18,6 +19,7 @@ from actors.runtime.handlers.callables import is_generator
 P = typing_extensions.ParamSpec("P", default=...)
 R = typing_extensions.TypeVar("R", default=Any)
 Repeat: TypeAlias = Literal["until_done", "never"]
+LONGEST_RETRY_S = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,18 @@ class PendingEffect(msgspec.Struct, frozen=True):
     is_parked: bool
 
 
+class Permitting(Protocol):
+    """Gives calls of an effect their permits; see `actors.limits`."""
+
+    def permit(
+        self, turns: dict[str, Any], timeout: timedelta, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> AbstractAsyncContextManager[Callable[[BaseException | None], object]]:
+        """Wait for a permit of a call that takes `timeout` at the most, and give it back at the end of the block.
+
+        `turns` is the caller's, for this. What is returned takes the error that the call ended with.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Effect(Generic[P, R]):
     """A function that acts outside of Kafka, as `@app.effect()` makes it. Calling it calls the function.
@@ -118,6 +132,7 @@ class Effect(Generic[P, R]):
         repeat: "never" for a call that is made once at most: its start is committed before it.
         on_give_up: the method of the actor that gets the `GivenUp` of a call; without it the call is parked.
         on_unknown: likewise, with the `Unknown` of a call that is never repeated.
+        permits: what its calls wait for, over all workers; None for nothing.
 
     Examples:
         >>> from actors import App, Context, EffectCall
@@ -146,6 +161,7 @@ class Effect(Generic[P, R]):
     repeat: Repeat = "until_done"
     on_give_up: str | None = None
     on_unknown: str | None = None
+    permits: Permitting | None = None
 
     def __post_init__(self) -> None:
         """Refuse what can't be meant.
@@ -211,3 +227,10 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):
         # Some builtins have no signature.
         return False
+
+
+def retry_after_s(error: BaseException | None) -> float:
+    """Return how long an error says to wait in its `retry_after`, seconds or a timedelta; 0 if it doesn't say."""
+    after = getattr(error, "retry_after", None)
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    return float(seconds) if isinstance(seconds, int | float) and 0 < seconds <= LONGEST_RETRY_S else 0.0
