@@ -7,7 +7,6 @@ and repartition topics, because no id has them; all other names are the id and a
 from __future__ import annotations
 
 import re
-
 from collections.abc import Iterable
 
 from actors.errors import ConfigurationError

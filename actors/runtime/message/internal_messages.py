@@ -29,6 +29,7 @@ class InternalRecord:
         is_input: whether it is an input record that waited: its timestamp is one of the input.
         has_event_time: whether its timestamp is event time and not the clock's, as that of a close and of a timer by
             stream time; those of input records are.
+        is_dropped: whether its handler wasn't called, because it is too late for the actor's windows.
     """
 
     offset: int
@@ -42,6 +43,7 @@ class InternalRecord:
     what: str = ""
     is_input: bool = False
     has_event_time: bool = False
+    is_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
