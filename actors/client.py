@@ -29,7 +29,7 @@ from yarl import URL
 from actors._core.origins import is_on, origin_of
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import PARTITIONERS
-from actors.errors import ActorsError
+from actors.errors import ActorsError, UsageError
 from actors.http_client import HttpClient
 
 __all__ = [
@@ -353,6 +353,8 @@ class StateClient:
             StateUnavailableError: no worker could answer in time.
             StateRequestError: there is no such query, it doesn't take the arguments, or it failed.
         """
+        if not (isinstance(actor, str) or hasattr(actor, "names")):
+            raise UsageError("ask(): give an actor's name, a query's and a key, or a reference, as Account.at(KEY).…")
         if not isinstance(actor, str):
             return actor.answer(await self.ask(*actor.names(), **actor.arguments(args, arguments)))
         query, key = args

@@ -350,6 +350,8 @@ class ActorTestDriver(Machine):
         if isinstance(actor, QueryReference):
             arguments = actor.arguments(args, arguments)
             args, actor = (actor.name, actor.key), actor.actor
+        if len(args) != 2:
+            raise UsageError("driver.query(): name the actor, its query and the key, as query(Account.at(KEY).…)")
         query, key = args
         definition = self._app.definition_of(actor)
         _, source = self._place_of(definition, key)

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from actors._core.outside import MALFORMED
 from actors._core.pages import Place, decode_base64, decode_place
+from actors._core.values.read_back import is_finite
 from actors.declare.values.codecs import CodecError
 from actors.declare.values.decoder import plain
 from actors.errors import show_bytes
@@ -121,8 +122,9 @@ class KeyCoding:
             key = self._decode(raw)
         except CodecError:
             return {"base64": encoded(raw)}
-        # The encoder writes integers of 64 bits.
-        return {"base64": encoded(raw)} if isinstance(key, int) and key.bit_length() > MAX_INTEGER_BITS else key
+        # The encoder writes integers of 64 bits, and infinity as null.
+        is_number = key.bit_length() <= MAX_INTEGER_BITS if isinstance(key, int) else is_finite(key)
+        return key if is_number else {"base64": encoded(raw)}
 
     def _decoded(self, raw: bytes) -> Any:
         try:
