@@ -12,7 +12,7 @@ from actors._core.keys import place_of
 from actors._core.task.policy import OnError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
-from actors.runtime.message.outputs import ATTEMPTS_HEADER, ORIGIN_HEADER, OutputTopic
+from actors.runtime.message.outputs import ATTEMPTS_HEADER, EFFECT_HEADER, ORIGIN_HEADER, OutputTopic
 from actors.runtime.quarantine import quarantine as parked
 from tests.sim import app
 from tests.sim.part import Handler, Host, Operation, Part, Stores
@@ -175,7 +175,8 @@ class ParkPart(Part):
 
     def _letters(self, partition: int) -> list[Any]:
         log = self.world.cluster.log(TopicPartition(TOPIC, partition))
-        return [record for record in log.history if record.is_committed]
+        letters = (record for record in log.history if record.is_committed)
+        return [letter for letter in letters if EFFECT_HEADER not in dict(letter.headers)]
 
     def _first_doomed(self, partition: int) -> dict[bytes, int]:
         """Give by key the first message that can't be handled."""
