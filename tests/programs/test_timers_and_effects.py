@@ -15,6 +15,7 @@ import pytest
 
 from actors import EffectCall
 from actors.testing import ActorTestDriver
+from tests.documents import Block, block
 from tests.programs import agent, jobs, order_validation, trip_saga
 
 FOLDER = Path(__file__).parent
@@ -175,6 +176,26 @@ def test_a_job_has_a_status_and_says_why_it_failed() -> None:
         fails[0] = False
         driver.tell(jobs.Jobs, "j", jobs.Submit("b.txt"))
         assert driver.query(jobs.Jobs.at("j").status) == (jobs.Job("done", "B.TXT"), [])
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "shown"),
+    [
+        (
+            "agent",
+            block("docs/how-to/from-temporal.md", "An agent"),
+            block("docs/how-to/from-temporal.md", "An agent", 2),
+        ),
+        (
+            "trip_saga",
+            block("docs/how-to/from-temporal.md", "A saga"),
+            block("docs/how-to/from-temporal.md", "A saga", 2),
+        ),
+    ],
+)
+def test_the_page_shows_the_programs_behind_those_of_others(name: str, before: Block, shown: Block) -> None:
+    assert (FOLDER / f"{name}.py").read_text().endswith(shown.code)
+    assert ast.parse(before.code).body
 
 
 # --- types and size --------------------------------------------------------------------------------------------------
