@@ -21,6 +21,10 @@ EVERY_S = 20.0
 
 _SHOWN = re.compile(r"^\$ (?P<line>curl .*)(?:\n(?P<answer>[\[{].*))?$|`(?P<inline>curl [^`\n]*)`", re.MULTILINE)
 RUN_ELSEWHERE = {
+    "docs/how-to/from-temporal.md#An agent": "tests/programs/test_timers_and_effects.py",
+    "docs/how-to/from-temporal.md#An agent/2": "tests/programs/test_timers_and_effects.py",
+    "docs/how-to/from-temporal.md#A saga": "tests/programs/test_timers_and_effects.py",
+    "docs/how-to/from-temporal.md#A saga/2": "tests/programs/test_timers_and_effects.py",
     "docs/how-to/snapshots.md#A corrected state": "tests/spark/snapshot/test_publish.py",
     "docs/how-to/extensions.md#Run something of your own in each worker": "tests/unit/app/test_extensions.py",
     "docs/how-to/extensions.md#Install it/2": "tests/unit/app/test_extensions.py",
@@ -68,6 +72,9 @@ RUN_ELSEWHERE = {
     "docs/how-to/windows-and-joins.md#Failed logins": "tests/unit/docs/test_programs_page.py",
     "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
     "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
+    "docs/reference/timers-and-effects.md#Timers": "tests/unit/docs/test_timers_page.py",
+    "docs/reference/timers-and-effects.md#Effects outside Kafka": "tests/unit/docs/test_timers_page.py",
+    "docs/reference/timers-and-effects.md#Calls that may not be repeated": "tests/unit/docs/test_timers_page.py",
     **dict.fromkeys(
         (
             "docs/how-to/formats.md#Formats: Avro, Protobuf and JSON Schema with a schema registry",

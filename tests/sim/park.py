@@ -12,7 +12,7 @@ from actors._core.keys import place_of
 from actors._core.task.policy import OnError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
-from actors.runtime.message.outputs import ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OutputTopic
+from actors.runtime.message.outputs import ATTEMPTS_HEADER, EFFECT_HEADER, ERROR_HEADER, ORIGIN_HEADER, OutputTopic
 from actors.runtime.quarantine import quarantine as parked
 from tests.sim import app
 from tests.sim.part import Handler, Host, Operation, Part, Stores
@@ -185,7 +185,8 @@ class ParkPart(Part):
     def _letters(self, partition: int, *, is_late: bool = False) -> list[Any]:
         """Give the dead letters of messages that failed, or of those that were too late when they were retried."""
         log = self.world.cluster.log(TopicPartition(TOPIC, partition))
-        letters = [record for record in log.history if record.is_committed]
+        records = (record for record in log.history if record.is_committed)
+        letters = [letter for letter in records if EFFECT_HEADER not in dict(letter.headers)]
         return [letter for letter in letters if dict(letter.headers)[ERROR_HEADER].startswith(TOO_LATE) is is_late]
 
     def _first_doomed(self, partition: int) -> dict[bytes, int]:

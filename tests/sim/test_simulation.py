@@ -294,6 +294,7 @@ def test_every_part_of_the_model_comes() -> None:
         "effect cancelled",
         "effect succeeded again",
         "effect given up",
+        "effect told",
         "effects retried",
         "expiring value replaced",
         "expiry retried",

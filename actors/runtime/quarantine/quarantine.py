@@ -44,6 +44,7 @@ from actors.runtime.message.outputs import (
     ATTEMPTS_HEADER,
     DEAD_LETTER_HEADERS,
     ERROR_HEADER,
+    METHOD_HEADER,
     ORIGIN_HEADER,
     RECORD_OVERHEAD_BYTES,
 )
@@ -501,6 +502,8 @@ def send_dead_letter(
         (ATTEMPTS_HEADER, str(attempts).encode()),
         (ACTOR_HEADER, (actor or spec.name).encode()),
     ]
+    if isinstance(record, InternalRecord) and record.method is not None:
+        headers.append((METHOD_HEADER, record.method.encode()))
     size = size_of(record.key, record.value, headers)
     if size + RECORD_OVERHEAD_BYTES > topic.max_record_bytes:
         raise RecordTooLargeError(

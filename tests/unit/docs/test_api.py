@@ -20,8 +20,11 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTI
 SHOWN_BY_OTHERS = {
     "AnswerLater": "docs/reference/actors.md#answers-that-come-later",
     "EffectCall": "the example of Effect",
+    "GivenUp": "docs/reference/timers-and-effects.md#effects-outside-kafka",
+    "PendingEffect": "docs/reference/timers-and-effects.md#effects-outside-kafka",
     "ParkedHere": "a result of ActorTestDriver",
     "Sent": "a result of ActorTestDriver",
+    "Unknown": "docs/reference/timers-and-effects.md#calls-that-may-not-be-repeated",
 }
 """What has no example of its own, with the place that shows it."""
 
