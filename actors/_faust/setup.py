@@ -31,6 +31,7 @@ from actors._kafka.connection import Connection
 from actors._kafka.consume.membership import GroupSettings, check_timeouts
 from actors._kafka.produce.writer import STOP_IT, TransactionWriter
 from actors._kafka.requests import KafkaRequests
+from actors.declare.declared import wrapped
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp, changelog_topic
 from actors.declare.names import (
@@ -333,7 +334,9 @@ class Setup:
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
             },
         )
-        spec = checked(spec)
+        spec, methods = checked(spec), spec.methods
+        if self.app.wraps and methods is not None:
+            spec = replace(spec, methods=replace(methods, handler=wrapped(methods.handler, self.app.wraps)))
         names = self.app.actor_options.propagate_headers
         spec = propagated(spec, names) if names else spec
         return traced(spec, self.group) if self.is_tracing else spec

@@ -30,6 +30,7 @@ from actors.declare.names import own_prefix
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.handlers.effect import Effect
+from actors.runtime.handlers.methods import register_in
 from actors.runtime.message.context import Context
 from actors.runtime.task.task import Task
 
@@ -190,8 +191,10 @@ class Crons:
             handler = cron_handler(cron, called, topic, lambda ctx, at: wrapped(run, self.wraps)(ctx, at))
             options: dict[str, Any] = {"stores": stores, "effects": effects, "on_error": on_error}
             self.actor(topic, name=called, timers=True, **options)(handler)
-            # It is what other calls name the actor by.
-            self.actors[called] = replace(self.actors[called], declared=function)
+            register_in(function)
+            # It is what other calls name the actor by, and what has the functions of its effects.
+            methods = replace(self.actors[called].methods, declared=function)
+            self.actors[called] = replace(self.actors[called], declared=function, methods=methods)
             self.crons[called], self.made_topics[topic.get_topic_name()] = cron, 1
             return function
 

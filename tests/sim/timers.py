@@ -139,7 +139,10 @@ class TimersPart(Part):
         ctx.send(TOPIC, key=ctx.key, value=text)
 
     def _cancel(self, ctx: Context, name: str) -> None:
+        is_due = ctx.scheduled(name) is not None
         what = "cancelled" if ctx.cancel(name) else "late"
+        if is_due != (what == "cancelled"):
+            self.world.audit.violated(f"timers: {ctx.key} {name} is {what}, and scheduled() says {is_due}")
         ctx.send(TOPIC, key=ctx.key, value=f"{what} {name} {self.latest_ms()}")
 
     # --- the oracle ------------------------------------------------------------------------------------------------

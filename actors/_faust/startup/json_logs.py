@@ -11,7 +11,7 @@ from typing import Any
 from actors.errors import ConfigurationError, RecordError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import current_message
-from actors.runtime.message.log import PLACE
+from actors.runtime.message.tools import PLACE
 from stores._core.printable import printable_json
 
 JSON = "json"

@@ -318,6 +318,8 @@ def rekeyed(
 
 
 def _own_key(key: Any, _: Any) -> Any:
+    if key is None:
+        raise NoKeyError("the record has no key, and several actors read its topic by that")
     return key
 
 

@@ -19,7 +19,6 @@ from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
 from actors.runtime.handlers.effect import EffectCall, PendingEffect
 from actors.runtime.message.failures import undecodable
-from actors.runtime.message.log import MessageLog
 from actors.runtime.message.outputs import (
     NO_HEADERS,
     RECORD_OVERHEAD_BYTES,
@@ -33,7 +32,7 @@ from actors.runtime.message.outputs import (
     typed_headers,
 )
 from actors.runtime.message.task_state import TaskState
-from actors.runtime.message.tools import Answering, AnswerLater, Message
+from actors.runtime.message.tools import Answering, AnswerLater, Message, MessageLog
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,4 +1,4 @@
-"""The tools of a message beside stores: timers, effects, requests, replies.
+"""The tools of a message beside stores: timers, effects, requests, replies, a logger.
 
 The protocols say what a message's context needs of them; their rooms implement them. A parameter `ctx` is the message's
 `Context`, which is declared above this module.
@@ -6,6 +6,7 @@ The protocols say what a message's context needs of them; their rooms implement 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AnySet
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from uuid import UUID
 
 import msgspec
 
+from actors.errors import show_bytes
 from actors.ports import Clock, Requests
 from actors.runtime.clock import Timestamps
 from actors.runtime.meters import LateMeter
@@ -192,3 +194,34 @@ class Tools:
         wall_ms = 0 if self.clock is None else self.clock.wall_ms()
         self.latest_ms = max(self.latest_ms, least_ms, wall_ms)
         return self.latest_ms
+
+
+PLACE = "place"
+"""The attribute of a log record that has the beginning of its text, for formatters that show the place by itself."""
+
+
+class MessageLog(logging.LoggerAdapter[logging.Logger]):
+    """Logs for a message, to the logger `actors.handlers.{actor}`.
+
+    Each log record has the attributes `actor`, `topic`, `partition`, `offset` and `key`, and its text begins with them.
+    The actor is "" for a message that was handled already.
+    """
+
+    def __init__(self, ctx: Any, actor: str) -> None:
+        key = None if ctx._record.key is None else ctx._raw_key
+        text = None if key is None else key.decode("utf-8", errors="backslashreplace")
+        place = {"actor": actor, "topic": ctx.topic, "partition": ctx.partition, "offset": ctx.offset, "key": text}
+        super().__init__(logging.getLogger(f"actors.handlers.{actor}".rstrip(".")), place)
+        self._place = (
+            f"actor {actor or '(handled)'}, {ctx.topic}[{ctx.partition}] offset {ctx.offset} key {show_bytes(key)}: "
+        )
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        """Log a line as `logging.Logger.log` does."""
+        if not self.isEnabledFor(level):
+            return
+        options["extra"] = {**(options.get("extra") or {}), **(self.extra or {}), PLACE: self._place}
+        options["stacklevel"] = options.get("stacklevel", 1) + 1
+        # Without arguments the text isn't formatted.
+        place = self._place.replace("%", "%%") if args else self._place
+        self.logger.log(level, f"{place}{msg}", *args, **options)

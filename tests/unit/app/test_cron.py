@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actors import App, ConfigurationError, Context, HandlerFailedError, OnError
+from actors import App, ConfigurationError, Context, EffectCall, GivenUp, HandlerFailedError, OnError
 from actors.declare.calendar import Cron, Missed, Tick, next_key
 from actors.testing import ActorTestDriver
 from tests.examples import examples
@@ -169,6 +169,27 @@ def test_runs_wait_behind_a_parked_one_and_go_on_when_it_is_dropped() -> None:
 def test_a_failed_run_stops_its_partition() -> None:
     with driver_at(failing("stop"), 2026, 3, 2, 8, 59) as driver, pytest.raises(HandlerFailedError, match="at nine"):
         driver.advance(120)
+
+
+def test_an_effect_of_a_run_tells_the_cron_that_it_was_given_up() -> None:
+    app = App("calendar", broker="kafka://127.0.0.1:1")
+    runs = app.topic("runs", key_type=str, value_type=str)
+
+    @app.effect(attempts=1, on_give_up="failed")
+    async def post(call: EffectCall, day: str) -> None:
+        raise ConnectionError("nobody answers")
+
+    @app.cron("0 9 * * *", effects=[post])
+    async def report(ctx: Context, at: datetime) -> None:
+        ctx.effect(post, f"{at:%Y-%m-%d}")
+
+    @report.timer  # type: ignore[attr-defined]
+    async def failed(ctx: Context, outcome: GivenUp) -> None:
+        ctx.send(runs, key=ctx.key, value=outcome.error)
+
+    with ActorTestDriver(app, effects={post: post}, now=datetime(2026, 3, 2, 8, 59, tzinfo=UTC)) as driver:
+        driver.advance(120)
+        assert runs_of(driver) == ["ConnectionError: nobody answers"]
 
 
 # --- other programs --------------------------------------------------------------------------------------------------

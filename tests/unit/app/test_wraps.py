@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
 
-from actors import Actor, App, ConfigurationError, Context, HandlerFailedError, OnError, receive
+from actors import Actor, App, ConfigurationError, Context, EffectCall, HandlerFailedError, OnError, receive, timer
 from actors.testing import ActorTestDriver
 
 tenant: ContextVar[str] = ContextVar("tenant")
@@ -129,6 +129,39 @@ def test_what_is_forwarded_by_another_key_isnt_wrapped() -> None:
     with ActorTestDriver(app) as driver:
         driver.send(orders, key="ada", value=Put("hat"))
     assert topics == ["shop--place-orders-repartition"]
+
+
+def test_private_timers_and_what_effects_lead_to_are_wrapped() -> None:
+    app, steps = App("shop", broker="kafka://127.0.0.1:1"), list[str]()
+    orders = app.topic("orders", key_type=str, value_type=str)
+
+    @app.wrap
+    def note(ctx: Context) -> Iterator[None]:
+        steps.append("in")
+        yield
+
+    @app.effect()
+    async def draft(call: EffectCall, order: str) -> str:
+        return f"draft of {order}"
+
+    @app.actor(orders, effects=[draft])
+    class Order(Actor[None]):
+        @receive
+        async def place(self, order: str) -> None:
+            self.ctx.schedule(self.cancel, after=timedelta(hours=1))
+            self.ctx.effect(draft, order, then=self.drafted)
+
+        async def drafted(self, text: str) -> None:
+            steps.append(text)
+
+        @timer
+        async def cancel(self) -> None:
+            steps.append("cancelled")
+
+    with ActorTestDriver(app, effects={draft: draft}) as driver:
+        driver.send(orders, key="ada", value="hat")
+        driver.advance(3601)
+    assert steps == ["in", "in", "draft of hat", "in", "cancelled"]
 
 
 def test_functions_that_cant_be_around_a_handler_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -229,3 +230,27 @@ async def wrong(driver: ActorTestDriver, state: StateClient) -> None:
     cents = driver.run(take.at("ada")(1))  # refused: assignment, reportAssignmentType
     driver.query(ada.can_pay, cents="one")  # refused: call-overload, reportArgumentType
     text = await state.ask(ada.can_pay, cents=5)  # refused: call-overload, reportAssignmentType
+
+
+@app.cron("0 9 * * *", tz="Europe/Berlin", missed="each")
+async def report(ctx: Context, at: datetime) -> None:
+    due: datetime | None = ctx.scheduled("close")
+    ctx.log.info("%s after %s", due, at.isoformat())
+
+
+@app.wrap
+async def session(ctx: Context) -> AsyncIterator[None]:
+    yield
+
+
+@app.wrap
+def tenant(ctx: Context) -> Iterator[None]:
+    yield
+
+
+async def without_yield(ctx: Context) -> None: ...
+
+
+app.cron("0 9 * * *", missed="all")  # refused: arg-type, reportArgumentType
+app.cron("0 9 * * *")(without_yield)  # refused: type-var, reportArgumentType
+app.wrap(without_yield)  # refused: type-var, reportArgumentType
