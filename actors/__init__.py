@@ -63,6 +63,8 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.message.tools import AnswerLater
 from actors.runtime.requests.references import Reference
+from actors.runtime.rows.contents import ListRows, MapRows, SetRows
+from actors.runtime.rows.stores import ListStore, MapStore, SetStore
 from actors.runtime.windows.store import WindowStore
 
 __all__ = [
@@ -85,6 +87,10 @@ __all__ = [
     "ForeignKeyError",
     "HandlerFailedError",
     "Hopping",
+    "ListRows",
+    "ListStore",
+    "MapRows",
+    "MapStore",
     "NewerProgramError",
     "NewerVersionError",
     "OnError",
@@ -95,6 +101,8 @@ __all__ = [
     "Reference",
     "Rejected",
     "Session",
+    "SetRows",
+    "SetStore",
     "Sliding",
     "Store",
     "StoreOutsideHandlerError",

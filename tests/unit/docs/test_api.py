@@ -20,8 +20,11 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTI
 SHOWN_BY_OTHERS = {
     "AnswerLater": "docs/reference/actors.md#answers-that-come-later",
     "EffectCall": "the example of Effect",
+    "ListRows": "the example of ListStore",
+    "MapRows": "the example of MapStore",
     "ParkedHere": "a result of ActorTestDriver",
     "Sent": "a result of ActorTestDriver",
+    "SetRows": "the example of SetStore",
 }
 """What has no example of its own, with the place that shows it."""
 
