@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, overload
 
@@ -18,6 +18,8 @@ from stores._core.record import NEVER, expires_at_ms
 
 R = TypeVar("R")
 V = TypeVar("V")
+FEW = 8
+"""So many rows of a list are read one by one."""
 _ABSENT: Any = object()
 
 
@@ -343,8 +345,12 @@ class ListRows(KeyRows, Generic[V]):
     def _out_of_range(self, index: int) -> IndexError:
         return IndexError(f"store {self._store.name}: the list has no row {index}")
 
-    def _values(self, places: Iterable[int]) -> Iterator[V]:
-        get: Callable[[bytes], bytes | None] = self._overlay.get
-        prefix, read = self._prefix, self._read
-        raws = (get(prefix + place_row(place)) for place in places)
+    def _values(self, places: range) -> Iterator[V]:
+        overlay, prefix, read = self._overlay, self._prefix, self._read
+        if len(places) > FEW and abs(places.step) == 1 and not overlay.writes:
+            first, last = sorted((places[0], places[-1]))
+            start, end = prefix + place_row(first), prefix + place_row(last + 1)
+            return (read(raw) for _, raw in overlay.items(start, end, reverse=places.step < 0))
+        # A range would look at all uncommitted keys.
+        raws = (overlay.get(prefix + place_row(place)) for place in places)
         return (read(raw) for raw in raws if raw is not None)

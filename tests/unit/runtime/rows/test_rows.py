@@ -580,3 +580,20 @@ def test_rows_of_a_later_version_arent_replaced() -> None:
         driver.restart(app)
         with pytest.raises(NewerVersionError, match=r"version 2"):
             driver.get(cart, "ada")
+
+
+def test_many_rows_of_a_list_are_read_as_a_range_or_one_by_one(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(ctx: Context) -> Any:
+        rows = played.lines.at(ctx.key)
+        return rows[2:], rows[::-1], rows[1:-1:3], list(rows), list(reversed(rows)), rows[3:1]
+
+    def write_and_look(ctx: Context) -> Any:
+        played.lines.at(ctx.key)[0] = "0"
+        return look(ctx)
+
+    texts = [str(number) for number in range(30)]
+    with ActorTestDriver(played.app) as driver:
+        played.run(driver, lambda ctx: played.lines.at(ctx.key).extend(texts))
+        wanted = (texts[2:], texts[::-1], texts[1:-1:3], texts, texts[::-1], [])
+        assert played.run(driver, look) == wanted
+        assert played.run(driver, write_and_look) == wanted
