@@ -107,6 +107,8 @@ RUN_ELSEWHERE = {
         "tests/unit/docs/test_calendar_pages.py",
     ),
     "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
+    "docs/how-to/rows.md#Rows below a key": "tests/unit/docs/test_rows_page.py",
+    "docs/how-to/rows.md#Reading pages/2": "tests/unit/docs/test_rows_page.py",
 }
 """Blocks of the documents that a test of their own runs, by that test's file."""
 

@@ -37,6 +37,7 @@ from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
 from actors.declare.streams.joins import Joins
 from actors.declare.streams.repartition import By, Repartition, forwarder, refuse_own_input
+from actors.declare.streams.rows import RowStores
 from actors.declare.streams.tables import Tables, inputs_of, owned
 from actors.declare.streams.windows import Late, WindowStores, timed
 from actors.declare.values.codecs import Format, declared_type, resolve
@@ -58,6 +59,7 @@ from actors.runtime.message.unresolved import resolved
 from actors.runtime.requests.references import Answer, Declare, P, claim
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.threads import in_threads
 from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
@@ -66,7 +68,7 @@ Wrap = TypeVar("Wrap", bound=Callable[[Context], Iterator[None] | AsyncIterator[
 ANSWER_TTL = timedelta(days=1)
 
 
-class App(Crons, Joins, Tables, WindowStores, FaustApp):
+class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`.
@@ -166,7 +168,7 @@ class App(Crons, Joins, Tables, WindowStores, FaustApp):
         self,
         topic: Any,
         *more_topics: Any,
-        stores: Sequence[Store[Any, Any] | WindowStore[Any, Any]] = (),
+        stores: Sequence[Store[Any, Any] | WindowStore[Any, Any] | RowStore] = (),
         name: str | None = None,
         dedupe_by: str | Identify | None = None,
         dedupe_ttl: timedelta | None = None,

@@ -179,7 +179,7 @@ class ParkPart(Part):
     def _is_alone(self) -> bool:
         """Whether nothing else can fail so often that it is parked."""
         return self._retries > 0 or self.world.features.isdisjoint(
-            ("timers", "effects", "asks", "sessions", "dedupe", "windows", "joins")
+            ("timers", "effects", "asks", "sessions", "dedupe", "rows", "windows", "joins")
         )
 
     def _letters(self, partition: int, *, is_late: bool = False) -> list[Any]:

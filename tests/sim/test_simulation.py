@@ -313,6 +313,8 @@ def test_every_part_of_the_model_comes() -> None:
         "dedupe retried",
         "id handled",
         "id skipped",
+        "rows retried",
+        *(f"rows {what}" for what in ("say", "cut", "put", "drop", "tag", "untag", "wipe", "see")),
         "sessions retried",
         "session visited",
         "session left",

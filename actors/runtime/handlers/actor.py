@@ -254,10 +254,13 @@ class Actor(Generic[S, K]):
         """Act when this key's state has expired, which `self.state` still shows; what is set then begins a new one."""
 
     def forget(self) -> None:
-        """Remove this key's state: the next message begins with `initial_state()`."""
+        """Remove this key's state, and its rows in map, list and set stores: the next message begins anew."""
         if self._state is _UNREAD:
             self._stateful().replaced_own(self.ctx)
         self._stateful().delete_own(self.ctx)
+        for store in [store for store in self.ctx._working("forget").overlays if isinstance(store, Store)]:
+            if store.below is not None:
+                store.below.at(self.key).clear()
         self._state, self._raw, self._is_set = _UNREAD, None, False
 
     def show_expired(self, state: S) -> None:

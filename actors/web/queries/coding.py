@@ -164,8 +164,8 @@ class StoreCoding(KeyCoding):
         super().__init__(f"store {store.name}", lambda raw: store.decode_key(raw), lambda key: store.encode_key(key))
         self.store = store
 
-    def plain_value(self, raw: bytes, *, is_raw: bool) -> Any:
-        """Return a stored value, without its metadata, for `json_bytes`.
+    def plain_value(self, raw: bytes, *, is_raw: bool, raw_key: bytes | None = None) -> Any:
+        """Return a stored value, without its metadata, for `json_bytes`; `raw_key` says what it is where it matters.
 
         Raises:
             Problem: it isn't a value of the store's type.
@@ -173,7 +173,7 @@ class StoreCoding(KeyCoding):
         if is_raw:
             return encoded(raw)
         try:
-            return self.store.decode_value(raw)
+            return self.store.decode_value(raw) if raw_key is None else self.store.shown(raw_key, raw)
         except CodecError as error:
             raise Problem(
                 500,

@@ -22,8 +22,11 @@ SHOWN_BY_OTHERS = {
     "EffectCall": "the example of Effect",
     "GivenUp": "docs/reference/timers-and-effects.md#effects-outside-kafka",
     "PendingEffect": "docs/reference/timers-and-effects.md#effects-outside-kafka",
+    "ListRows": "the example of ListStore",
+    "MapRows": "the example of MapStore",
     "ParkedHere": "a result of ActorTestDriver",
     "Sent": "a result of ActorTestDriver",
+    "SetRows": "the example of SetStore",
     "Unknown": "docs/reference/timers-and-effects.md#calls-that-may-not-be-repeated",
 }
 """What has no example of its own, with the place that shows it."""
