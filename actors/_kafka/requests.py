@@ -27,7 +27,7 @@ from actors.errors import AskClosedError, BrokerUnavailableError, RecordTooLarge
 from actors.ports import ActorReply, ActorRequest, RefusedRecord, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.message.failures import REMIND_S, is_repeated
-from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
+from actors.runtime.requests.requests import NOBODY, REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -84,7 +84,7 @@ class KafkaRequests:
         """
         async with asyncio.timeout(timeout_s):
             await self._open()
-            return await self._send(question, "")
+            return await self._send(question, NOBODY.decode())
 
     async def partitions_of(self, topic: str) -> int:
         """Return how many partitions an actor's input has; asks the brokers once for each topic.

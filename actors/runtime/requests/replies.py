@@ -36,6 +36,7 @@ from actors.runtime.requests.requests import (
     CONTENT_MARK,
     DEADLINE,
     FAILED,
+    NOBODY,
     OK,
     REJECTED,
     REPLY_TO,
@@ -411,8 +412,7 @@ class Replies:
         self._send(state, request, answer)
 
     def _send(self, state: TaskState, request: _RequestHeaders, answer: bytes) -> None:
-        if not request.reply_to:
-            # It was told: its sender looks the answer up, if at all.
+        if request.reply_to == NOBODY:
             return
         topic, _, rest = request.reply_to.decode(errors="replace").partition("/")
         number, _, asker = rest.partition("/")

@@ -22,7 +22,7 @@ A question that is answered later has a "p" there, and where its answer shall go
 
 An asker outside of Kafka may choose the id, such as an HTTP client its `Idempotency-Key`. Then the digest of the
 content goes with the id, and the store has "c" and the digest in front of the status: the same id with another content
-is rejected as `REUSED`. A question without fa-reply-to is a message that nobody waits for: its answer is only kept.
+is rejected as `REUSED`. The answer to a question whose fa-reply-to is `NOBODY` is only kept.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ logger = escaping(logging.getLogger(__name__))
 
 ASK, REPLY_TO, CHAIN, DEADLINE, STATUS = "fa-ask", "fa-reply-to", "fa-chain", "fa-deadline", "fa-status"
 OK, REJECTED, FAILED = "ok", "rejected", "failed"
+NOBODY = b"-"
+"""The address of an answer that nobody waits for."""
 REUSED = "IdempotencyKeyReused"
 """The type of the refusal of an id that was used for another content."""
 CONTENT_MARK, CONTENT_BYTES = b";", 32
@@ -309,12 +311,8 @@ async def carry(
 
 
 def question_headers(question: ActorRequest, reply_to: str) -> list[tuple[str, bytes]]:
-    """Return the headers that a question is sent with, for those who implement `actors.ports.Requests`.
-
-    `reply_to` is empty where nobody waits.
-    """
-    address = [(REPLY_TO, reply_to.encode())] if reply_to else []
-    return [*question.headers, (ASK, question.id.encode()), *address]
+    """Return the headers that a question is sent with, for those who implement `actors.ports.Requests`."""
+    return [*question.headers, (ASK, question.id.encode()), (REPLY_TO, reply_to.encode())]
 
 
 def _text(raw_key: bytes) -> str:

@@ -119,7 +119,7 @@ class Feed:
             reset = await self._why_lost(logs, facts, position)
         now_s = lambda: self._clock.wall_ms() / 1000  # noqa: E731
         # Nothing is awaited from here on: no record comes in between.
-        tag = facts.topic_id[:TAG_CHARACTERS]
+        tag = facts.topic_id[-TAG_CHARACTERS:]
         offsets = {number: self._positions[number] for number in numbers}
         follower = Follower(key, offsets, tag=tag, clock_s=now_s, take=take, reset=reset)
         if position is not None and not reset:
@@ -173,7 +173,7 @@ class Feed:
 
     async def _why_lost(self, logs: TopicLogs, facts: TopicFacts, position: StreamPosition) -> str:
         """Return why changes after a position may be gone, "" if they are there."""
-        if position.tag and position.tag != facts.topic_id[:TAG_CHARACTERS]:
+        if position.tag and position.tag != facts.topic_id[-TAG_CHARACTERS:]:
             return OTHER_LOG
         age_ms = self._clock.wall_ms() - position.at_s * 1000
         if position.at_s and age_ms > facts.delete_retention_ms - self._margin_ms:

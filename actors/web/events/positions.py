@@ -1,6 +1,6 @@
 """Positions in a store's changelog, as the ids of events have them: `3:1841@1c2d3e4f.1764438000`.
 
-Partitions with their next offsets; then, where a worker wrote it, the begin of the changelog's id, and the time in Unix
+Partitions with their next offsets; then, where a worker wrote it, the end of the changelog's id, and the time in Unix
 seconds at which the client was known to have everything before.
 """
 
@@ -24,7 +24,7 @@ class StreamPosition:
 
     Attributes:
         offsets: the next offsets by partition.
-        tag: the begin of the changelog's id, "" if unknown.
+        tag: the end of the changelog's id, "" if unknown.
         at_s: when the position was the end of the log or before it, Unix seconds; 0 if unknown.
     """
 

@@ -72,7 +72,7 @@ class Inbox:
 def _types(definition: ActorDefinition) -> Mapping[Any, str]:
     """Return the types of the messages of the first input, with the names that the class actor has for them."""
     declared, value_type = definition.declared, definition.topic.schema.value_type
-    names: Mapping[Any, str] = declared.type_names if isinstance(declared, type) else {}
+    names: Mapping[Any, str] = getattr(declared, "type_names", {})
     types = names if names and value_type is None else arms_of(value_type)
     return {type_: names.get(type_, "") for type_ in types if type_ is not NoneType}
 

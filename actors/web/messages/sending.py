@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -239,8 +240,7 @@ async def _answered(inbox: Inbox, kind: MessageKind, reply: ActorReply, headers:
     except AskRejectedError as error:
         raise _rejected(error) from error
     except AskFailedError as error:
-        more = {"reason": error.reason, "error": error.type}
-        raise Problem(500, "failed", "The message failed", str(error), **more) from error
+        raise Problem(500, "failed", "The message failed", str(error), reason=error.reason, error=error.type) from error
     return _reply(200, MessageAnswer(actor, kind.name, "answered", as_json(value)), headers)
 
 
@@ -248,7 +248,7 @@ def _rejected(error: AskRejectedError) -> Problem:
     if error.type == REUSED:
         text = "the Idempotency-Key was used for another message to this key: send a new one with each new message"
         return Problem(422, "idempotency-key-reused", "The Idempotency-Key was used before", text)
-    more = {"reason": error.reason, "error": error.type, "data": error.data}
+    more: dict[str, Any] = {"reason": error.reason, "error": error.type, "data": error.data}
     return Problem(409, "rejected", "The message was rejected", str(error), **more)
 
 
