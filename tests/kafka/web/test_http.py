@@ -14,8 +14,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from schemathesis import openapi
 
 from dev.kafka import free_port
+from tests.generated import attack
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, unique
 
 PARTITIONS, KEYS = 4, [f"key {number}" for number in range(6)]
@@ -286,4 +288,17 @@ async def test_hostile_requests_are_refused_and_harm_nothing(farm: Farm) -> None
         )
         assert (status, content["value"]) == (200, 1)
     assert await farm.numbers("a") == [7]
+    assert worker.terminate() == 0
+
+
+async def test_a_workers_answers_are_as_its_document_says(farm: Farm) -> None:
+    worker = farm.start()
+    await farm.own_all(PARTITIONS)
+    headers = {"Authorization": f"Bearer {WRITE}"}
+
+    def generate() -> int:
+        schema = openapi.from_url(f"{farm.urls[0]}/actors/openapi.json", headers=headers)
+        return attack(schema, "/Counter/(.key./add|_sent/)", headers)
+
+    assert await asyncio.to_thread(generate) == 2
     assert worker.terminate() == 0
