@@ -70,7 +70,7 @@ def send_operation(actor: str, kind: MessageKind, schemas: Schema) -> Schema:
             | {"description": "A repeat of a message with the same key gets the first answer, and changes nothing."},
             _header("Prefer", wait) | {"description": f"How long to wait for the answer, up to {MAX_WAIT_S} s."},
         ],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": _schema(kind.type, schemas)}}},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": _body(kind.type, schemas)}}},
         "responses": {**_answers(schemas), **_problems("400", "409", "413", "415", "422", "500")},
     }
 
@@ -133,6 +133,16 @@ def _key() -> list[Schema]:
 
 def _header(name: str, schema: Schema) -> Schema:
     return {"name": name, "in": "header", "schema": schema}
+
+
+def _body(type_: Any, schemas: Schema) -> Schema:
+    """Return the schema of a body, which may leave the tag out: the URL names it."""
+    schema = _schema(type_, schemas)
+    tag = type_.__struct_config__.tag_field if isinstance(type_, type) and issubclass(type_, msgspec.Struct) else None
+    if tag is None:
+        return schema
+    own = schemas[schema["$ref"].rpartition("/")[2]]
+    return {**own, "required": [name for name in own.get("required", ()) if name != tag]}
 
 
 def _schema(type_: Any, schemas: Schema) -> Schema:

@@ -17,6 +17,7 @@ import pytest
 from schemathesis import openapi
 
 from dev.kafka import free_port
+from tests import documents
 from tests.generated import attack
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, unique
 
@@ -301,4 +302,25 @@ async def test_a_workers_answers_are_as_its_document_says(farm: Farm) -> None:
         return attack(schema, "/Counter/(.key./add|_sent/)", headers)
 
     assert await asyncio.to_thread(generate) == 2
+    assert worker.terminate() == 0
+
+
+async def test_the_commands_of_the_page(brokers: str, tmp_path: Path) -> None:
+    await make_topics(brokers, "http-orders", partitions=1)
+    port, tokens = free_port(), {"WRITE_TOKENS": WRITE, "QUERY_TOKENS": READ}
+    worker = WorkerProcess(
+        "examples.http_orders", brokers, tmp_path / "worker", FAUST_ACTORS_WEB_PORT=str(port), **tokens
+    ).start(web=True)
+    await eventually(lambda: " owns " in worker.log(), what=worker.log)
+    for command in documents.commands_of("docs/how-to/http-commands.md"):
+        environment = {"WRITE_TOKEN": WRITE, "QUERY_TOKEN": READ}
+
+        async def is_shown(command: documents.Command = command, environment: Any = environment) -> bool:
+            answer = await documents.run(command, port, environment=environment)
+            # What waits is answered soon.
+            is_early = answer.get("state") == "accepted" and "_sent" in command.text
+            assert is_early or documents.shows(answer, command.answer), (command, answer)
+            return not is_early
+
+        await eventually(is_shown, what=worker.log)
     assert worker.terminate() == 0
