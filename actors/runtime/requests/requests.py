@@ -68,7 +68,7 @@ NOBODY = b"-"
 REUSED = "IdempotencyKeyReused"
 """The type of the refusal of an id that was used for another content."""
 CONTENT_MARK, CONTENT_BYTES = b";", 32
-"""What is between an id and the digest of the content, and the length of the latter."""
+"""The byte between an id and the digest of the content, and the length of the latter."""
 REPLY_PARTITIONS = 8
 REPLY_CONFIG = {"cleanup.policy": "delete", "retention.ms": "3600000"}
 """How the topic of answers is made: an asker reads only what comes after its question."""

@@ -140,7 +140,7 @@ class Reservation:
         self._least_bytes = STREAM_BYTES
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything that it holds."""
         self.settle(0)
         self._room.change(self._client, -self._least_bytes, self._most_bytes)
 

@@ -83,8 +83,8 @@ class Feeds:
         stores = followed_stores(self._app)
         coding = stores.get(name)
         if coding is None:
-            known = ", ".join(sorted(stores)) or "none"
-            detail = f"store {name!r} isn't one of those that can be followed: {known}"
+            names = ", ".join(sorted(stores)) or "none"
+            detail = f"store {name!r} isn't one of those that can be followed: {names}"
             raise Problem(404, "unknown-store", "There is no such store", detail)
         if name not in self._feeds:
             topic, clock = changelog_topic(self._app, name), self._app.actor_clock
@@ -102,7 +102,7 @@ def followed_stores(app: App) -> Mapping[str, StoreCoding]:
         for actor in app.actors.values()
         for store in actor.stores
         if not store.name.startswith(f"{actor.name}-")
-        and not any(store.name == one.name and isinstance(one, JoinStore | WindowStore) for one in actor.windows)
+        and not any(store.name == other.name and isinstance(other, JoinStore | WindowStore) for other in actor.windows)
     }
 
 

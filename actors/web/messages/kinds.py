@@ -63,8 +63,8 @@ class Inbox:
         """Return the kind of a name; `Problem` if the actor takes none such."""
         kind = self.kinds.get(name)
         if kind is None:
-            known = ", ".join(sorted(self.kinds)) or "none that JSON can say"
-            detail = f"actor {self.definition.name} takes no message {name!r}; it takes: {known}"
+            names = ", ".join(sorted(self.kinds)) or "none that JSON can say"
+            detail = f"actor {self.definition.name} takes no message {name!r}; it takes: {names}"
             raise Problem(404, "unknown-message", "There is no such message", detail)
         return kind
 

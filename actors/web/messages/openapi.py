@@ -48,13 +48,13 @@ def description(app: App) -> Schema:
 
 
 def _of_actor(actor: str, inbox: Inbox, schemas: Schema) -> list[tuple[str, Schema]]:
-    found: list[tuple[str, Schema]] = []
+    operations: list[tuple[str, Schema]] = []
     for name, kind in sorted(inbox.kinds.items()):
-        found += [
+        operations += [
             (f"{{key}}/{name}", {"post": send_operation(actor, kind, schemas)}),
             (f"_sent/{name}/{{id}}/{{key}}", {"get": _status_operation(actor, kind, schemas)}),
         ]
-    return found
+    return operations
 
 
 def send_operation(actor: str, kind: MessageKind, schemas: Schema) -> Schema:

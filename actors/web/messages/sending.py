@@ -66,7 +66,7 @@ class MessageAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What a request says beside its body.
+    """A request without its body.
 
     Attributes:
         raw_path: the path as it was sent, percent-encoded: `…/{actor}/{key}/{message}`.
@@ -120,8 +120,8 @@ class Messages:
     def inbox(self, actor: str) -> Inbox:
         """Return the inbox of an actor; `Problem` if the app has none such."""
         if actor not in self._app.actors:
-            known = ", ".join(sorted(self._app.actors)) or "none"
-            raise Problem(404, "unknown-actor", "There is no such actor", f"actor {actor!r} isn't one of: {known}")
+            names = ", ".join(sorted(self._app.actors)) or "none"
+            raise Problem(404, "unknown-actor", "There is no such actor", f"actor {actor!r} isn't one of: {names}")
         if actor not in self._inboxes:
             self._inboxes[actor] = Inbox.of(self._app.actors[actor])
             self._keys[actor] = KeyCoding.of_actor(self._app, actor)
@@ -197,12 +197,12 @@ class Messages:
             raise Problem(
                 404, "unknown-message", "There is no such message", f"actor {actor} has no answer {id[:40]!r}"
             )
-        held = task.of((answers or inbox.definition.stores[0]).name)
-        entry = None if answers is None else read(held, id.encode()).value
+        store = task.of((answers or inbox.definition.stores[0]).name)
+        entry = None if answers is None else read(store, id.encode()).value
         reply = None if entry is None else answer_of(entry)
         if reply is not None:
             return await _answered(inbox, kind, reply, {})
-        if entry is not None or held.position.source_offset <= offset:
+        if entry is not None or store.position.source_offset <= offset:
             return _reply(202, MessageAnswer(actor, name, "accepted"), {"Retry-After": "1"})
         if answers is None:
             return _reply(200, MessageAnswer(actor, name, "handled"), {})

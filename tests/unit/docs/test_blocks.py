@@ -117,24 +117,6 @@ def a_route(code: Block, _: Path) -> None:
     code.run(names)["test_a_deposit_is_kept"]()
 
 
-@runs("docs/how-to/http-commands.md", "Take commands by HTTP")
-def takes_orders(code: Block, _: Path) -> None:
-    names = code.run({})
-    with ActorTestDriver(names["app"]) as driver:
-        assert driver.ask("Order", "o-1", names["Place"](["hat"])) == 1
-
-
-@runs("docs/how-to/http-commands.md", "The same in FastAPI")
-@runs("docs/how-to/http-commands.md", "The same in FastAPI", 2)
-def orders_in_fastapi(_: Block, __: Path) -> None:
-    page, token = "docs/how-to/http-commands.md", "writer-0123456789-abcd"
-    app = {'"kafka://127.0.0.1:9092"))': f'"kafka://127.0.0.1:9092"), write_tokens=["{token}"])'}
-    names = block(page, "Take commands by HTTP").run({"WRITE_TOKEN": token}, changes=app)
-    for number in (1, 2):
-        names = block(page, "The same in FastAPI", number).run(names)
-    names["test_an_order_is_placed_once"]()
-
-
 @runs("docs/reference/inputs.md", "Tombstones")
 def tombstones(code: Block, _: Path) -> None:
     app, items = an_app(), msgspec.defstruct("Items", [("items", list[Thing], msgspec.field(default_factory=list))])
