@@ -89,6 +89,7 @@ RUN_ELSEWHERE = {
     ),
     "docs/how-to/http-commands.md#Take commands by HTTP": "tests/unit/docs/test_http_page.py",
     "docs/how-to/http-commands.md#The same in FastAPI": "tests/unit/docs/test_http_page.py",
+    "docs/how-to/http-commands.md#The same in FastAPI/2": "tests/unit/docs/test_http_page.py",
     "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
 }
 """Blocks of the documents that a test of their own runs, by that test's file."""

@@ -8,21 +8,20 @@ from actors.testing import ActorTestDriver
 from examples import http_orders
 from tests.documents import ROOT, block
 
-PAGE = "docs/how-to/http-commands.md"
 TOKEN = "writer-0123456789-abcd"
 
 
 def test_orders_are_placed() -> None:
-    names = block(PAGE, "Take commands by HTTP").run({})
+    names = block("docs/how-to/http-commands.md", "Take commands by HTTP").run({})
     with ActorTestDriver(names["app"]) as driver:
         assert driver.ask("Order", "o-1", names["Place"](["hat"])) == 1
 
 
 def test_orders_in_fastapi() -> None:
     change = {'"kafka://127.0.0.1:9092"))': f'"kafka://127.0.0.1:9092"), write_tokens=["{TOKEN}"])'}
-    names = block(PAGE, "Take commands by HTTP").run({"WRITE_TOKEN": TOKEN}, changes=change)
+    names = block("docs/how-to/http-commands.md", "Take commands by HTTP").run({"WRITE_TOKEN": TOKEN}, changes=change)
     for number in (1, 2):
-        names = block(PAGE, "The same in FastAPI", number).run(names)
+        names = block("docs/how-to/http-commands.md", "The same in FastAPI", number).run(names)
     names["test_an_order_is_placed_once"]()
 
 
