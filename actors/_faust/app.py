@@ -420,6 +420,21 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
         if asks is not None:
             await asks.close()
 
+    def router(self, *, check_tokens: bool = True, **options: Any) -> Any:
+        """Return a FastAPI router: messages to the actors that are declared, and changes of their stores.
+
+        Args:
+            check_tokens: ask for `write_tokens` and `query_tokens`; false where the program itself asks who it is.
+            options: of `fastapi.APIRouter`, such as `dependencies`.
+
+        Raises:
+            ConfigurationError: the app has no extension `web`, or FastAPI isn't installed.
+        """
+        web: Any = self.extensions.get("web")
+        if web is None:
+            raise ConfigurationError("app.router() is of the extension web, which extensions=… leaves out")
+        return web.router(check_tokens=check_tokens, **options)
+
     def definition_of(self, actor: Any) -> ActorDefinition:
         """Return the actor of a class, a function or a name.
 

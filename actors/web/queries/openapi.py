@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -51,6 +52,16 @@ def description(app: App) -> Schema:
         # Which of them a worker asks for, or none, is up to its settings.
         "security": [{"token": []}, {"certificate": []}, {}],
     }
+
+
+def merged(documents: Iterable[Schema]) -> Schema:
+    """Return the first document with the paths and components of all."""
+    first, *others = documents
+    for document in others:
+        first["paths"] |= document["paths"]
+        for kind, components in document["components"].items():
+            first["components"].setdefault(kind, {}).update(components)
+    return first
 
 
 def _paths(stores: list[str]) -> Schema:

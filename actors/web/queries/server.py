@@ -14,7 +14,6 @@ from aiohttp import web
 from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
 from actors._faust.app import App
-from actors.declare.values.schemas import key_codec
 from actors.errors import ReadOnlyQueryError, Rejected, UnresolvedSchemaError
 from actors.ports import TopicPartition
 from actors.runtime.handlers.actor import Actor
@@ -53,7 +52,7 @@ from actors.web.queries.coding import (
 )
 from actors.web.queries.digests import digests, digests_body
 from actors.web.queries.histories import as_of_in
-from actors.web.queries.openapi import description
+from actors.web.queries.openapi import description, merged
 from actors.web.queries.routing import Owners, Router, answer_bytes, wanted
 from actors.web.queries.rows import RowCoding, range_of
 from actors.web.queries.rows import answer as rows_answer
@@ -86,12 +85,14 @@ class QueryRoutes:
         self._windows: dict[str, WindowCoding | None] = {}
         self._keys: dict[str, KeyCoding] = {}
         self._description: bytes | None = None
+        self.descriptions: list[Callable[[App], dict[str, Any]]] = [description]
+        """Return OpenAPI documents, whose paths and components are shown as one."""
 
     def application(self) -> web.Application:
         """Return the part of the web server that is mounted under `/actors`."""
         routes = web.Application(middlewares=[self.resolved])
         # The router tries one after the other: the most frequent first.
-        routes.router.add_get(r"/{store}/{key:(?!_count$|_ask/)[\s\S]*}", self.one)
+        routes.router.add_get(r"/{store}/{key:(?!_count$|_ask/|_sent/)[\s\S]*}", self.one)
         routes.router.add_get("", self.overview)
         routes.router.add_get("/", self.overview)
         routes.router.add_get("/openapi.json", self.openapi)
@@ -159,7 +160,7 @@ class QueryRoutes:
             async with router.reader.pace.turn():
                 return reply(answers.one_value(coding, held, key, found, is_raw=is_raw))
 
-        return await self._at_the_owner(router, request, spec, partition, here, None)
+        return await self.at_the_owner(router, request, spec, partition, here, None)
 
     async def _windows_of(self, request: web.Request, spec: ActorSpec, coding: WindowCoding) -> web.StreamResponse:
         parameters = Parameters(request, WINDOW_PARAMETERS)
@@ -176,7 +177,7 @@ class QueryRoutes:
                 )
             )
 
-        return await self._at_the_owner(router, request, spec, partition, here, None)
+        return await self.at_the_owner(router, request, spec, partition, here, None)
 
     async def _rows_of(self, request: web.Request, spec: ActorSpec, coding: RowCoding) -> web.StreamResponse:
         parameters = Parameters(request, ROW_PARAMETERS)
@@ -345,7 +346,7 @@ class QueryRoutes:
     async def ask(self, request: web.Request) -> web.StreamResponse:
         """Return the result of an actor's query of a key."""
         spec, query = self._query(request.match_info["actor"], request.match_info["query"])
-        keys = self._keys_of(spec)
+        keys = self.keys_of(spec)
         is_post = request.method == "POST"
         parameters = Parameters(request, COMMON | {"encoding", *(() if is_post else query.arguments.__struct_fields__)})
         body = await json_body(request) if is_post else None
@@ -378,7 +379,7 @@ class QueryRoutes:
             name, shown = query.name, keys.plain_key(key)
             return reply(AskAnswer(spec.name, name, shown, answer, partition, positions, *answers.freshness(positions)))
 
-        return await self._at_the_owner(router, request, spec, partition, here, body)
+        return await self.at_the_owner(router, request, spec, partition, here, body)
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Return the stores, the actors, and the owners of partitions."""
@@ -433,12 +434,12 @@ class QueryRoutes:
     async def openapi(self, _: web.Request) -> web.StreamResponse:
         """Return the OpenAPI description."""
         if self._description is None:
-            self._description = json_bytes(description(self._app))
+            self._description = json_bytes(merged(describe(self._app) for describe in self.descriptions))
         return web.Response(body=self._description, headers=JSON_HEADERS)
 
     # --- what they share -------------------------------------------------------------------------------------------
 
-    async def _at_the_owner(
+    async def at_the_owner(
         self,
         router: Router,
         request: web.Request,
@@ -453,7 +454,8 @@ class QueryRoutes:
                 return await here([partition])
 
         async def there(address: str, _: list[int]) -> web.StreamResponse:
-            return await router.workers.relay(request, address, body, request[RESERVATION].take)
+            path, took = request.rel_url.raw_path_qs, request[RESERVATION].take
+            return await router.workers.relay(request.method, path, address, body, took)
 
         (answer,) = await router.scatter(request, spec, (partition,), here=here, there=there)
         return answer
@@ -500,19 +502,20 @@ class QueryRoutes:
             raise Problem(404, "unknown-query", "There is no such query", detail)
         return spec, queries[name]
 
-    def _keys_of(self, spec: ActorSpec) -> KeyCoding:
+    def keys_of(self, spec: ActorSpec) -> KeyCoding:
+        """Return how the keys of an actor are written."""
         keys = self._keys.get(spec.name)
         if keys is None:
-            topic = self._app.actors[spec.name].topic
-            codec = key_codec(self._app, topic.schema)
-            keys = self._keys[spec.name] = KeyCoding(f"actor {spec.name}", codec.decode, codec.encode)
+            keys = self._keys[spec.name] = KeyCoding.of_actor(self._app, spec.name)
         return keys
 
 
-def mount(app: App, web_app: web.Application) -> None:
-    """Add the routes to a web server."""
+def mount(app: App, web_app: web.Application, add: Callable[[QueryRoutes, web.Application], None]) -> None:
+    """Add the routes to a web server; `add` adds further ones to the same part."""
     routes = QueryRoutes(app)
-    protect(app, web_app, PREFIX, routes.application(), watch=routes.measured)
+    part = routes.application()
+    add(routes, part)
+    protect(app, web_app, PREFIX, part, watch=routes.measured)
 
 
 def reply(content: msgspec.Struct) -> web.Response:
