@@ -87,6 +87,20 @@ RUN_ELSEWHERE = {
         ),
         "tests/unit/docs/test_envelopes_pages.py",
     ),
+    **dict.fromkeys(
+        (
+            "docs/how-to/postgres.md#Write to PostgreSQL",
+            "docs/how-to/sinks.md#A function",
+            "docs/how-to/sinks.md#Any DB-API driver, exactly once",
+            "docs/how-to/sinks.md#Parquet files, exactly once",
+            "docs/how-to/sinks.md#Webhooks",
+            "docs/how-to/sinks.md#A target of your own",
+            "docs/how-to/lookups.md#Look up",
+            "docs/how-to/sources.md#Poll a source",
+            "docs/how-to/large-values.md#Large values",
+        ),
+        "tests/unit/docs/test_sinks_pages.py",
+    ),
     "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
 }
 """Blocks of the documents that a test of their own runs, by that test's file."""

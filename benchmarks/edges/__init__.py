@@ -1,0 +1,1 @@
+"""What the edges are worth: the sink into PostgreSQL, and HTTP in."""
