@@ -52,6 +52,8 @@ class Sinks(WorkerExtension):
             owner = f"sink {sink} of {source}"
             if sink in self.declared:
                 raise ConfigurationError(f"{owner}: there is a sink of this name: give this one another name=")
+            if tombstones and to is None:
+                raise ConfigurationError(f"{owner}: tombstones= goes with to=: a batch has all records in any case")
             check_span(owner, "within", within, may_be_zero=True)
             if not isinstance(batch, int) or batch < 1:
                 raise ConfigurationError(f"{owner}: batch={batch!r} has to be a number of records, 1 or more")
@@ -93,5 +95,10 @@ def _policy(owner: str, on_error: OnError | Then) -> OnError:
         raise ConfigurationError(
             f"{owner}: a sink can't park a record, it has no store: write "
             'on_error=OnError(then="skip", dead_letters=True), and what is refused goes to the dead letters'
+        )
+    if policy.retries:
+        raise ConfigurationError(
+            f"{owner}: OnError(retries={policy.retries}): a sink tries a failed batch again for as long as it "
+            "takes, and a refused record never: leave it out"
         )
     return policy

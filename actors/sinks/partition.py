@@ -146,12 +146,13 @@ class PartitionSink:
         self._topic_id: str | None = None
         self._next: int | None = None
         self._pending: list[Row] = []
-        self._is_stopping = False
+        self._is_stopping = self._is_writing = False
         self._reminders = Reminders(REMIND_S)
 
-    def stop(self) -> None:
-        """End after the batch that is being written."""
+    def stop(self) -> bool:
+        """End after the batch that is being written; return whether there is one."""
         self._is_stopping = True
+        return self._is_writing
 
     async def run(self) -> None:
         """Write what comes; after a failure wait, and write the same batch again."""
@@ -162,12 +163,14 @@ class PartitionSink:
                 while not self._is_stopping:
                     await self._gather()
                     if self._pending and not self._is_stopping:
+                        self._is_writing = True
                         await self._write(self._pending)
-                        self._pending = []
+                        self._is_writing = False
                     if failures:
                         logger.info("%s goes on at offset %s", self.source, self._next)
                     failures, self.failure = 0, ""
             except Exception as error:
+                self._is_writing = False
                 failures += 1
                 self._note(error)
             if failures and not self._is_stopping:

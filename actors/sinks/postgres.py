@@ -96,10 +96,13 @@ class Sessions:
                 async with asyncio.timeout(2 * self._timeout_s):
                     yield session
             except BaseException as error:
-                if not isinstance(error, Rejected) or session.connection.closed:
-                    await session.connection.close()
-                else:
+                if isinstance(error, Rejected) and not session.connection.closed:
                     self._idle.append(session)
+                    raise
+                await session.connection.close()
+                if isinstance(error, psycopg.OperationalError):
+                    # The others lead to the same server.
+                    await self.close()
                 raise
             self._idle.append(session)
 

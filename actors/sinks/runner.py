@@ -9,14 +9,14 @@ import logging
 from dataclasses import replace
 
 from actors._core.backoff import Backoff
-from actors._core.logs import escaping
+from actors._core.logs import error_text, escaping
 from actors._faust.extensions import StartingWorker
 from actors._kafka.client import Producer, producing
 from actors._kafka.connection import broker_errors
 from actors._kafka.consume.group import GroupReader
 from actors._kafka.permissions import WRITE
 from actors.declare.values.schemas import topic_codecs
-from actors.errors import ActorsError, ConfigurationError, RestoreError
+from actors.errors import ConfigurationError, RestoreError
 from actors.ports import LogRecord, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.message.outputs import ACTOR_HEADER, DEAD_LETTER_HEADERS, ERROR_HEADER, ORIGIN_HEADER
@@ -25,8 +25,10 @@ from actors.sinks.partition import PartitionSink, Rows, Sink, SinkServices
 logger = escaping(logging.getLogger(__name__))
 
 CHECK_S = 1.0
-GRACE_S = 5.0
-"""How long a rebalance waits for batches that are being written; they are cancelled then, and written by the next."""
+GRACE_S, CANCEL_S = 5.0, 1.0
+"""How long a rebalance waits for batches that are being written, and for their end when they are cancelled then."""
+STOP_S = 0.2
+"""The same where the worker stops, which gives all extensions less than a second."""
 
 
 class SinkRunner:
@@ -69,10 +71,9 @@ class SinkRunner:
         self._running = asyncio.create_task(self._run(), name=f"sink {self._sink.name}")
 
     async def stop(self) -> None:
-        """Stop writing and leave the group. May be called twice."""
+        """Stop writing and leave the group; a thread that still writes isn't waited for. May be called twice."""
         running, self._running = self._running, None
-        await end(*self._parts.values())
-        self._parts.clear()
+        await self._end_parts(STOP_S)
         await end(running)
         await self._exits.aclose()
         await self._sink.target.close()
@@ -91,9 +92,9 @@ class SinkRunner:
                 finally:
                     await self._revoked()
                     await reader.close()
-            except ActorsError as error:
+            except Exception as error:
                 failures += 1
-                logger.warning("sink %s: %s; it is tried again", self._sink.name, error)
+                logger.warning("sink %s: %s; it is tried again", self._sink.name, error_text(error))
             await asyncio.sleep(backoff.delay_s(failures))
 
     async def _open(self) -> GroupReader:
@@ -116,13 +117,19 @@ class SinkRunner:
             self._parts[part] = asyncio.create_task(part.run(), name=f"sink {self._sink.name} {source}")
 
     async def _revoked(self) -> None:
+        writing = [task for part, task in self._parts.items() if part.stop()]
+        if writing:
+            await asyncio.wait(writing, timeout=GRACE_S)
+        await self._end_parts(CANCEL_S)
+
+    async def _end_parts(self, timeout_s: float) -> None:
+        """Cancel what writes, and wait for its end: a thread can't be cancelled, and others wait for the partition."""
         tasks = list(self._parts.values())
-        for part in self._parts:
-            part.stop()
-        if tasks:
-            await asyncio.wait(tasks, timeout=GRACE_S)
-        await end(*tasks)
         self._parts.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks and (await asyncio.wait(tasks, timeout=timeout_s))[1]:
+            logger.warning("sink %s: a batch is still being written, and comes again", self._sink.name)
 
     async def _identify(self) -> str:
         topics = await self._control.topics([self._topic])

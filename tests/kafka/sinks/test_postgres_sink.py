@@ -25,6 +25,14 @@ def make_database(part: Part) -> str:
     return address
 
 
+def kill(database: Part) -> None:
+    """Kill the server that runs now: a test before may have started it again."""
+    part = Part.open(database.folder)
+    assert part is not None
+    assert part.process.running()
+    part.kill()
+
+
 def numbers(begin: int, end: int) -> list[tuple[bytes, bytes]]:
     return [(b"k%d" % (number % KEYS), b'{"number": %d}' % number) for number in range(begin, end)]
 
@@ -99,15 +107,15 @@ async def test_no_row_is_lost_or_doubled_when_workers_and_the_database_are_kille
     for worker in world.workers:
         worker.start()
     written = 0
-    for kill in ("worker 0", "database", "worker 1", "database", "worker 0"):
+    for fault in ("worker 0", "database", "worker 1", "database", "worker 0"):
         await send(brokers, world.topic, numbers(written, written + 4000), partitions=4)
         await world.all_written(written + 500)
         written += 4000
-        if kill == "database":
-            database.kill()
+        if fault == "database":
+            kill(database)
             await asyncio.to_thread(postgresql.up, database.folder)
         else:
-            worker = world.workers[int(kill[-1])]
+            worker = world.workers[int(fault[-1])]
             worker.kill()
             worker.start()
     await world.all_written(written)
@@ -121,9 +129,9 @@ async def test_a_database_that_is_down_at_the_start_is_waited_for(brokers: str, 
     world = World(brokers, database, tmp_path)
     await make_topics(brokers, world.topic)
     await send(brokers, world.topic, numbers(100, 200))
-    database.kill()
+    kill(database)
     worker = world.workers[0].start()
-    await eventually(lambda: "it is tried again" in worker.log())
+    await eventually(lambda: "it is tried again" in worker.log(), what=worker.log)
     await asyncio.to_thread(postgresql.up, database.folder)
     await world.all_written(100)
 
@@ -161,7 +169,7 @@ async def test_a_full_database_is_waited_for_and_nothing_is_skipped(
     )
     await send(brokers, world.topic, numbers(100, 200))
     worker = world.workers[0].start()
-    await eventually(lambda: "DiskFull" in worker.log())
+    await eventually(lambda: "DiskFull" in worker.log(), what=worker.log)
     postgresql.run_sql(world.address, "UPDATE disk SET is_full = false")
     await world.all_written(100)
     assert count_lines(world.address) == 100

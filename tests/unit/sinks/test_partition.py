@@ -250,6 +250,8 @@ async def test_a_batch_waits_for_more_records_within_its_time() -> None:
         ({"batch": 0}, "batch=0 has to be a number of records"),
         ({"within": 1}, "has to be a timedelta: write within=timedelta(seconds=1)"),
         ({"on_error": "park"}, "a sink can't park a record"),
+        ({"on_error": OnError(retries=2)}, "a sink tries a failed batch again for as long as it takes"),
+        ({"tombstones": True}, "tombstones= goes with to="),
         ({"to": "postgresql://"}, "has to be a target"),
         ({"name": "a/b"}, "names have up to 100 letters"),
         ({"bach": 1}, "did you mean batch"),
