@@ -18,7 +18,7 @@ class Order(msgspec.Struct):
 
 
 app = App("shop", broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1:9092"))
-orders = app.topic("orders", key_type=str, value_type=Order)
+orders = app.topic("placed-orders", key_type=str, value_type=Order)
 DATABASE = os.environ.get("DATABASE_URL", "postgresql://shop@127.0.0.1/shop")
 
 
