@@ -111,7 +111,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkServices:
-    """What the partitions of a sink share.
+    """The parts that the partitions of a sink share.
 
     Attributes:
         reader: the member of the group.

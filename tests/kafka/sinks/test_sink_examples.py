@@ -25,8 +25,11 @@ async def test_orders_are_in_postgresql(brokers: str, database: Part, tmp_path: 
 
 
 async def test_a_source_is_polled_and_each_item_sent_once(brokers: str, tmp_path: Path) -> None:
+    asked: list[int] = []
+
     async def items(request: web.Request) -> web.Response:
         after = int(request.query["after"])
+        asked.append(after)
         found = [{"id": str(number), "text": f"item {number}"} for number in range(after, min(after + 3, 10))]
         return web.json_response({"items": found, "cursor": after + len(found)})
 
@@ -51,8 +54,9 @@ async def test_a_source_is_polled_and_each_item_sent_once(brokers: str, tmp_path
     try:
         await eventually(are_there, what=worker.log)
         worker.kill()
+        count = len(asked)
         worker.start()
-        await eventually(are_there)
+        await eventually(lambda: len(asked) >= count + 2, what=worker.log)
         assert await texts() == sorted(f"item {number}" for number in range(10))
         assert worker.terminate() == 0
     finally:
