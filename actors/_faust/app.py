@@ -65,6 +65,7 @@ from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
 
 Wrap = TypeVar("Wrap", bound=Callable[[Context], Iterator[None] | AsyncIterator[None]])
+F = TypeVar("F", bound=Callable[..., Any])
 ANSWER_TTL = timedelta(days=1)
 
 
@@ -260,6 +261,43 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
             view = view_of(self, self.stores[name], folder=folder, in_memory=in_memory)
         self.views.append(view)
         return view
+
+    @check_arguments
+    def sink(
+        self,
+        topic: Any,
+        *,
+        to: Any = None,
+        name: str | None = None,
+        batch: int = 1000,
+        within: timedelta = timedelta(seconds=1),
+        on_error: OnError | Then = "stop",
+        tombstones: bool = False,
+    ) -> Callable[[F], F]:
+        """Make a function one that workers call with the records of a topic, in batches, to write them elsewhere.
+
+        Without `to=` it is called with a `Batch`, and the batch's offsets are committed when it has returned: at least
+        once. With `to=`, it is called with each `Record` and returns the row to write, or None.
+
+        Args:
+            topic: a topic of `app.topic(...)`.
+            to: a target of `actors.sinks`.
+            name: names the consumer group, `{app id}-sink-{name}`; the function's by default.
+            batch: how many records a batch has at most.
+            within: how long the first record of a batch waits for others.
+            on_error: what becomes of a record that the target refuses, "stop" or "skip"; with a dead letter as
+                `OnError(then="skip", dead_letters=True)`. Any other failure is tried again for as long as it takes.
+            tombstones: with `to=`, whether the function is called for records without a value too; there is no row for
+                these otherwise.
+
+        Raises:
+            ConfigurationError: the name is taken, an argument can't be meant, or `extensions` leaves out `sinks`.
+        """
+        sinks = self.extensions.get("sinks")
+        if sinks is None:
+            raise ConfigurationError("app.sink(): the app's `extensions` leave out `sinks`: name it there")
+        options = {"batch": batch, "within": within, "on_error": on_error, "tombstones": tombstones}
+        return cast("Callable[[F], F]", sinks.sink(topic, to=to, name=name, **options))
 
     @check_arguments
     def effect(

@@ -14,7 +14,15 @@ import pytest
 from tests.documents import ROOT, Block
 from tests.unit.docs.test_blocks import BLOCKS, RUNS, checks_names
 
-MODULES = ("actors", "actors.client", "actors.coordination", "actors.formats", "actors.testing", "spark_replay")
+MODULES = (
+    "actors",
+    "actors.client",
+    "actors.coordination",
+    "actors.formats",
+    "actors.sinks",
+    "actors.testing",
+    "spark_replay",
+)
 PAGES = ROOT / "docs" / "reference" / "api"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 SHOWN_BY_OTHERS = {
@@ -25,6 +33,7 @@ SHOWN_BY_OTHERS = {
     "ListRows": "the example of ListStore",
     "MapRows": "the example of MapStore",
     "ParkedHere": "a result of ActorTestDriver",
+    "Record": "what a batch has",
     "Sent": "a result of ActorTestDriver",
     "SetRows": "the example of SetStore",
     "Unknown": "docs/reference/timers-and-effects.md#calls-that-may-not-be-repeated",
