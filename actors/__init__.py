@@ -64,6 +64,8 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.message.tools import AnswerLater
 from actors.runtime.requests.references import Reference
+from actors.runtime.rows.contents import ListRows, MapRows, SetRows
+from actors.runtime.rows.stores import ListStore, MapStore, SetStore
 from actors.runtime.windows.store import WindowStore
 
 __all__ = [
@@ -87,6 +89,10 @@ __all__ = [
     "GivenUp",
     "HandlerFailedError",
     "Hopping",
+    "ListRows",
+    "ListStore",
+    "MapRows",
+    "MapStore",
     "NewerProgramError",
     "NewerVersionError",
     "OnError",
@@ -98,6 +104,8 @@ __all__ = [
     "Reference",
     "Rejected",
     "Session",
+    "SetRows",
+    "SetStore",
     "Sliding",
     "Store",
     "StoreOutsideHandlerError",

@@ -38,6 +38,7 @@ from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
 from actors.declare.streams.joins import Joins
 from actors.declare.streams.repartition import By, Repartition, forwarder, refuse_own_input
+from actors.declare.streams.rows import RowStores
 from actors.declare.streams.tables import Tables, inputs_of, owned
 from actors.declare.streams.windows import Late, WindowStores, timed
 from actors.declare.values.codecs import Format, declared_type, resolve
@@ -59,15 +60,17 @@ from actors.runtime.message.unresolved import resolved
 from actors.runtime.requests.references import Answer, Declare, P, claim
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.threads import in_threads
 from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
 
 Wrap = TypeVar("Wrap", bound=Callable[[Context], Iterator[None] | AsyncIterator[None]])
+F = TypeVar("F", bound=Callable[..., Any])
 ANSWER_TTL = timedelta(days=1)
 
 
-class App(Crons, Joins, Tables, WindowStores, FaustApp):
+class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`.
@@ -167,7 +170,7 @@ class App(Crons, Joins, Tables, WindowStores, FaustApp):
         self,
         topic: Any,
         *more_topics: Any,
-        stores: Sequence[Store[Any, Any] | WindowStore[Any, Any]] = (),
+        stores: Sequence[Store[Any, Any] | WindowStore[Any, Any] | RowStore] = (),
         name: str | None = None,
         dedupe_by: str | Identify | None = None,
         dedupe_ttl: timedelta | None = None,
@@ -259,6 +262,43 @@ class App(Crons, Joins, Tables, WindowStores, FaustApp):
             view = view_of(self, self.stores[name], folder=folder, in_memory=in_memory)
         self.views.append(view)
         return view
+
+    @check_arguments
+    def sink(
+        self,
+        topic: Any,
+        *,
+        to: Any = None,
+        name: str | None = None,
+        batch: int = 1000,
+        within: timedelta = timedelta(seconds=1),
+        on_error: OnError | Then = "stop",
+        tombstones: bool = False,
+    ) -> Callable[[F], F]:
+        """Make a function one that workers call with the records of a topic, in batches, to write them elsewhere.
+
+        Without `to=` it is called with a `Batch`, and the batch's offsets are committed when it has returned: at least
+        once. With `to=`, it is called with each `Record` and returns the row to write, or None.
+
+        Args:
+            topic: a topic of `app.topic(...)`.
+            to: a target of `actors.sinks`.
+            name: names the consumer group, `{app id}-sink-{name}`; the function's by default.
+            batch: how many records a batch has at most.
+            within: how long the first record of a batch waits for others.
+            on_error: what becomes of a record that the target refuses, "stop" or "skip"; with a dead letter as
+                `OnError(then="skip", dead_letters=True)`. Any other failure is tried again for as long as it takes.
+            tombstones: with `to=`, whether the function is called for records without a value too; there is no row for
+                these otherwise.
+
+        Raises:
+            ConfigurationError: the name is taken, an argument can't be meant, or `extensions` leaves out `sinks`.
+        """
+        sinks = self.extensions.get("sinks")
+        if sinks is None:
+            raise ConfigurationError("app.sink(): the app's `extensions` leave out `sinks`: name it there")
+        options = {"batch": batch, "within": within, "on_error": on_error, "tombstones": tombstones}
+        return cast("Callable[[F], F]", sinks.sink(topic, to=to, name=name, **options))
 
     @check_arguments
     def effect(
@@ -430,6 +470,21 @@ class App(Crons, Joins, Tables, WindowStores, FaustApp):
         asks, self._asks = self._asks, None
         if asks is not None:
             await asks.close()
+
+    def router(self, *, check_tokens: bool = True, **options: Any) -> Any:
+        """Return a FastAPI router: messages to the actors that are declared, and changes of their stores.
+
+        Args:
+            check_tokens: ask for `write_tokens` and `query_tokens`; false where the program itself asks who it is.
+            options: of `fastapi.APIRouter`, such as `dependencies`.
+
+        Raises:
+            ConfigurationError: the app has no extension `web`, or FastAPI isn't installed.
+        """
+        web: Any = self.extensions.get("web")
+        if web is None:
+            raise ConfigurationError("app.router() is of the extension web, which extensions=… leaves out")
+        return web.router(check_tokens=check_tokens, **options)
 
     def definition_of(self, actor: Any) -> ActorDefinition:
         """Return the actor of a class, a function or a name.

@@ -103,7 +103,7 @@ class Boot(BootStrategy):  # type: ignore[misc]
     def server(self) -> Sequence[Service]:
         """Return the services of a worker in the order of their start."""
         services = list(super().server())
-        if self.app.actors or self.app.views:
+        if self.app.has_service:
             services.append(self.app.actor_service)
         return services
 
@@ -142,6 +142,11 @@ class FaustApp(faust.App):  # type: ignore[misc]
             faust_options.setdefault("topic_allow_declare", False)
         self.extensions: Mapping[str, Any] = make_extensions(self, self.actor_options.extensions, faust_options)
         super().__init__(id, **faust_options)
+
+    @property
+    def has_service(self) -> bool:
+        """True if a worker has more to run than Faust's own parts."""
+        return bool(self.actors or self.views) or any(part.runs_alone for part in self.extensions.values())
 
     @property
     def app_id(self) -> str:
@@ -407,7 +412,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
     async def on_start(self) -> None:
         """Start as Faust does, without a consumer where nothing of Faust's consumes."""
-        if (self.actors or self.views) and not (self.client_only or self.producer_only):
+        if self.has_service and not (self.client_only or self.producer_only):
             await self.actor_service.connect()
         if self.boot_strategy._should_enable_kafka_consumer():
             await super().on_start()

@@ -204,6 +204,7 @@ class ActorService(Service):  # type: ignore[misc]
             await open_on_disk(cache, folder, specs)
         await self._open_views(setup)
         if not specs:
+            await self._start_alone(clients, cache, outputs)
             return
         self.meters.started_at_ms = self.app.actor_clock.wall_ms()
         parts = self._make_worker(clients, specs, cache, outputs)
@@ -347,6 +348,11 @@ class ActorService(Service):  # type: ignore[misc]
         return StartingWorker(
             setup=setup, specs=specs, worker=worker, standbys=standbys, control=clients.control, owners=owners
         )
+
+    async def _start_alone(self, clients: _Clients, cache: StoreCache, outputs: Callable[[Any], OutputTopic]) -> None:
+        """Start the extensions of an app without actors, if one of them has something to do there."""
+        if any(extension.runs_alone for extension in self.app.extensions.values()):
+            await self._start_extensions(self._make_worker(clients, [], cache, outputs))
 
     async def _start_extensions(self, parts: StartingWorker) -> None:
         for name, extension in self.app.extensions.items():

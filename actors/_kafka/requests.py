@@ -27,7 +27,7 @@ from actors.errors import AskClosedError, BrokerUnavailableError, RecordTooLarge
 from actors.ports import ActorReply, ActorRequest, RefusedRecord, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.message.failures import REMIND_S, is_repeated
-from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
+from actors.runtime.requests.requests import NOBODY, REPLY_CONFIG, REPLY_PARTITIONS, Waiting, question_headers
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -73,8 +73,18 @@ class KafkaRequests:
         async with asyncio.timeout(timeout_s):
             with self._waiting.question(question) as answer:
                 await self._open()
-                await self._send(question)
+                await self._send(question, f"{self._topic}/{self._partition}/{self._identity.hex}")
                 return await answer
+
+    async def tell(self, question: ActorRequest, timeout_s: float) -> int:
+        """Send a question whose answer its actor only keeps, and return the question's offset.
+
+        Raises:
+            as `ask`.
+        """
+        async with asyncio.timeout(timeout_s):
+            await self._open()
+            return await self._send(question, NOBODY.decode())
 
     async def partitions_of(self, topic: str) -> int:
         """Return how many partitions an actor's input has; asks the brokers once for each topic.
@@ -176,15 +186,14 @@ class KafkaRequests:
         async with ControlPlane.connect(self._connection, self._group) as control:
             yield Topics(self._connection, control, may_create=self._may_create)
 
-    async def _send(self, question: ActorRequest) -> None:
+    async def _send(self, question: ActorRequest, reply_to: str) -> int:
         producer = self._producer
         if producer is None:
             raise _closed()
-        reply_to = f"{self._topic}/{self._partition}/{self._identity.hex}"
         what = f"sending question {question.id} to {question.topic}[{question.partition}]"
         headers = question_headers(question, reply_to)
         source = TopicPartition(question.topic, question.partition)
-        await _send_record(self._connection, producer, source, question.key, question.value, headers, what=what)
+        return await _send_record(self._connection, producer, source, question.key, question.value, headers, what=what)
 
     async def _read(self, consumer: Consumer, source: KafkaPartition) -> None:
         """Read answers until cancelled; errors of the broker are tried again."""
@@ -220,8 +229,8 @@ async def _send_record(
     headers: Sequence[tuple[str, bytes]],
     *,
     what: str,
-) -> None:
-    """Send a record, and wait until it is acknowledged; `what` names it in errors.
+) -> int:
+    """Send a record, and return its offset when it is acknowledged; `what` names it in errors.
 
     Cancelling it doesn't take the record back.
 
@@ -235,7 +244,7 @@ async def _send_record(
                 partition.topic, value, key, partition=partition.partition, headers=list(headers)
             )
             # The client doesn't handle cancellation of its own futures.
-            await asyncio.shield(sent)
+            return int((await asyncio.shield(sent)).offset)
     except AssertionError as error:
         # The client's metadata is older than the partition, or the topic was created again.
         raise BrokerUnavailableError(f"{what}: the client knows no such partition") from error

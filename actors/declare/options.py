@@ -75,11 +75,11 @@ class ActorOptions:
         queries: whether a worker with a web server answers queries for state under `/actors`.
         queries_unprotected: answer them also where the web server can be reached from other machines, to every client.
             Nobody may administer for that reason.
-        query_tokens, admin_tokens: bearer tokens that allow to read, and to administer too: texts of at least 16
-            characters, or a `Path` to a file with one a line. All are taken; workers use the first among each other.
-            A file that changes is read again, as are those of `web_certificate` and the settings behind it.
-            Also `QUERY_TOKENS` and `ADMIN_TOKENS` (with commas), or `QUERY_TOKENS_FILE` and `ADMIN_TOKENS_FILE`, in the
-            environment.
+        query_tokens, write_tokens, admin_tokens: bearer tokens that allow to read, to send messages to actors too, and
+            to administer too: texts of at least 16 characters, or a `Path` to a file with one a line. All are taken;
+            workers use the first among each other. Without `write_tokens` no message is taken by HTTP. A file that
+            changes is read again, as are those of `web_certificate` and the settings behind it. Also `QUERY_TOKENS`
+            (with commas), or `QUERY_TOKENS_FILE`, in the environment, and so on.
         worker_secret: a secret that only the app's workers and commands know, by which they know each other: a text of
             at least 32 characters, or a `Path` to a file with one a line, of which the first is used and all are taken.
             Derived from the tokens when left out. Also `WORKER_SECRET` or `WORKER_SECRET_FILE` in the environment.
@@ -148,6 +148,7 @@ class ActorOptions:
     queries: bool = True
     queries_unprotected: bool = False
     query_tokens: Sequence[str] | Path | None = field(default=None, repr=False, metadata=SECRET)
+    write_tokens: Sequence[str] | Path | None = field(default=None, repr=False, metadata=SECRET)
     admin_tokens: Sequence[str] | Path | None = field(default=None, repr=False, metadata=SECRET)
     worker_secret: str | Path | Sequence[str] | None = field(default=None, repr=False, metadata=SECRET)
     worker_hosts: Sequence[str] = ()

@@ -22,7 +22,7 @@ from actors._kafka.admin.owners import KafkaOwners, StoreRecord, encode_stores
 from actors.declare.publishing import published_stores
 from actors.errors import UnknownTopicError
 from actors.ports import ActorReply, ActorRequest, Headers, TopicPartition
-from actors.runtime.requests.requests import DEADLINE, REPLY_PARTITIONS, deadline_header
+from actors.runtime.requests.requests import DEADLINE, NOBODY, REPLY_PARTITIONS, deadline_header, question_headers
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import WorkerSettings
 from actors.testing.fakes.cluster import MemoryKafka
@@ -294,6 +294,13 @@ class ProgramClient:
         asked = self._requests.ask(replace(question, headers=headers), timeout_s)
         reply: ActorReply = await self._on_loop(self._unless_failed(asked))
         return reply
+
+    async def tell(self, question: ActorRequest, _: float) -> int:
+        """Send a question whose answer its actor only keeps, and return the question's offset."""
+        headers = question_headers(question, NOBODY.decode())
+        sent = self.produce(question.topic, question.key, question.value, headers, question.partition, None)
+        _, offset = await self._on_loop(sent)
+        return int(offset)
 
     async def close(self) -> None:
         """Stay: the next question would connect again."""

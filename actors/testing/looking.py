@@ -26,6 +26,7 @@ from actors.runtime.message.outputs import ACTOR_HEADER, ORIGIN_HEADER
 from actors.runtime.message.store import Store
 from actors.runtime.outbox import calls
 from actors.runtime.quarantine.entries import ENTRY, read_entry
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.task.task import Task
 from actors.runtime.windows.committed import read_windows
 from actors.runtime.windows.store import LAST_MS, WindowStore
@@ -274,6 +275,24 @@ def committed_windows(
             found.update({window: store.result(raw) for window, raw in page.windows})
             next_ms = page.next_ms
     return found
+
+
+EMPTY: Mapping[str, Callable[[], Any]] = {"map": dict, "list": list, "set": set}
+
+
+def rows_by_key(store: RowStore, items: Mapping[tuple[Any, ...], Any]) -> dict[Any, Any]:
+    """Return the map, list or set of each key, of all rows of a store in order."""
+    contents: dict[Any, Any] = {}
+    for (key, *row), value in items.items():
+        if row:
+            content = contents.setdefault(key, EMPTY[store.kind]())
+            if store.kind == "map":
+                content[row[0]] = value
+            elif store.kind == "list":
+                content.append(value)
+            else:
+                content.add(row[0])
+    return contents
 
 
 def _content(rows: Mapping[bytes, bytes], row: bytes) -> bytes | None:

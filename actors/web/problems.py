@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -28,6 +29,20 @@ NO_STORE = {
 JSON_HEADERS = {**NO_STORE, "Content-Type": "application/json"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer for any web framework."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+def response_of(answer: HttpAnswer) -> web.Response:
+    """Return an answer as aiohttp's."""
+    return web.Response(body=answer.body, status=answer.status, headers=dict(answer.headers))
 
 
 class ProblemAnswer(msgspec.Struct, frozen=True):
@@ -72,12 +87,13 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
 
     def response_to(self, request: web.Request) -> web.Response:
         """Return the reply; it is the connection's last where the request's body wasn't read."""
-        response = self._response()
+        response = response_of(self.answer())
         if request.can_read_body:
             response.force_close()
         return response
 
-    def _response(self) -> web.Response:
+    def answer(self) -> HttpAnswer:
+        """Return the reply for any web framework."""
         headers = {**NO_STORE, **self.headers, "Content-Type": CONTENT_TYPE}
         if self.status == 503:
             headers["Retry-After"] = str(math.ceil(self.more.get("retry_after_ms", 1000) / 1000))
@@ -88,7 +104,7 @@ class Problem(Exception):  # noqa: N818  RFC 9457's word
             "detail": self.detail,
             **self.more,
         }
-        return web.Response(body=msgspec.json.encode(content), status=self.status, headers=headers)
+        return HttpAnswer(self.status, msgspec.json.encode(content), headers)
 
 
 def bad_request(kind: str, detail: str) -> Problem:

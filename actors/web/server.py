@@ -24,7 +24,9 @@ from actors.web.access.settings import check_access, own_address
 from actors.web.access.tls import use_own_tls
 from actors.web.dashboard.history import History
 from actors.web.dashboard.pages import mount as mount_dashboard
+from actors.web.events.routes import Feeds, mount_events
 from actors.web.front import front_of, listen
+from actors.web.messages.routes import add_messages
 from actors.web.queries.server import mount
 from actors.web.queries.service import QueryService
 
@@ -35,6 +37,7 @@ class WebServer(WorkerExtension):
     Attributes:
         queries: answers queries, None while the worker is starting or stopping.
         history: the last minutes of the worker's tasks.
+        feeds: streams of changes.
     """
 
     def __init__(self, app: Any, settings: dict[str, Any]) -> None:
@@ -45,6 +48,7 @@ class WebServer(WorkerExtension):
         use_own_tls(app.actor_options, settings)
         self.queries: QueryService | None = None
         self.history = History()
+        self.feeds = Feeds(app)
         self._sampling: asyncio.Task[None] | None = None
         self._collector = metrics.WorkerCollector(app)
 
@@ -63,7 +67,8 @@ class WebServer(WorkerExtension):
         app, web_app = self.app, web.web_app
         _listen(app, web)
         if app.actors and app.actor_options.queries:
-            mount(app, web_app)
+            mount(app, web_app, functools.partial(add_messages, app))
+            mount_events(app, web_app, self.feeds)
             if app.actor_options.dashboard:
                 mount_dashboard(app, web_app)
         if app.actors:
@@ -79,10 +84,23 @@ class WebServer(WorkerExtension):
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(worker, self.files.hops(), self.app.actor_clock)
 
+    def router(self, *, check_tokens: bool, **options: Any) -> Any:
+        """Return a FastAPI router; see `App.router`.
+
+        Raises:
+            ConfigurationError: FastAPI isn't installed.
+        """
+        try:
+            from actors.web.router import router_of
+        except ImportError as error:
+            raise ConfigurationError("app.router() needs FastAPI: pip install 'faust-actors[fastapi]'") from error
+        return router_of(self.app, check_tokens=check_tokens, **options)
+
     async def stop(self) -> None:
         """Answer no more queries, and show no metrics."""
         self._collector.hide()
         queries, self.queries = self.queries, None
+        await self.feeds.close()
         if queries is not None:
             await queries.close()
         await end(self._sampling)

@@ -53,7 +53,7 @@ class WorkerClient:
         self._http = HttpClient(tls=hops.tls)
 
     async def relay(
-        self, request: web.Request, address: str, body: bytes | None, took: Callable[[int], None]
+        self, method: str, path: str, address: str, body: bytes | None, took: Callable[[int], None]
     ) -> web.Response:
         """Pass a request on unchanged, and return the other worker's answer, an error included.
 
@@ -62,13 +62,11 @@ class WorkerClient:
             NotReadyError: the address isn't allowed, or the other worker refuses this one.
             aiohttp.ClientError, TimeoutError: it can't be reached.
         """
-        reply = await self._send(
-            request.method, address, request.rel_url.raw_path_qs, body=body, limits=Limits(took=took)
-        )
+        reply = await self._send(method, address, path, body=body, limits=Limits(took=took))
         if reply.status in REFUSALS:
             raise _error_of(reply, address)
         # Never the content type of the other worker: a browser could take the answer for a page of this worker.
-        headers = {**NO_STORE, "Content-Type": JSON if reply.status == 200 else CONTENT_TYPE}
+        headers = {**NO_STORE, "Content-Type": JSON if reply.status < 300 else CONTENT_TYPE}
         if "Retry-After" in reply.headers:
             headers["Retry-After"] = reply.headers["Retry-After"]
         return web.Response(body=reply.body, status=reply.status, headers=headers)

@@ -151,10 +151,11 @@ def placement_option(more: str = "") -> Callable[[_Command], _Command]:
     """Return the option `--placement`; `more` ends its help."""
     return click.option(
         "--placement",
-        type=click.Choice(["key", "task"]),
+        type=click.Choice(["key", "row", "task"]),
         default="key",
         show_default=True,
-        help=f"Partitions of keys: those that murmur2 gives them, or any.{more}",
+        help="Partitions of keys: those that murmur2 gives them; those of the keys that the rows of a map, list or set "
+        f"store are below; or any.{more}",
     )
 
 

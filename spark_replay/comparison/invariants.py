@@ -60,7 +60,8 @@ class Asked:
     """The checks to make of a log.
 
     Attributes:
-        placement: `key` if each key lives in the partition that murmur2 gives it, else `task`.
+        placement: `key` if each key lives in the partition that murmur2 gives it, `row` if each row lives in that of
+            the key that it is below, else `task`.
         put_if_absent: Whether the store is written by `put_if_absent` only.
         outputs: The topics that the actor sends to.
         inputs: The topics that it reads, with `outputs`.
@@ -125,7 +126,7 @@ def flagged_rows(
     Args:
         rows: The log, as `spark_replay.sources.changelog.read_rows` returns it.
         topic: Its description.
-        placement: `key` or `task`.
+        placement: As of `Asked`.
         windows: The window facts of the log.
 
     Returns:
@@ -138,7 +139,7 @@ def flagged_rows(
     fields = metadata_fields(F.col("metadata"))
     is_exact = F.get(F.array(*map(F.lit, topic.exact)), F.col("partition"))
     gap = F.col("offset") - F.lag("offset").over(in_order) > 1
-    home = windows.home(topic.partition_count) if placement == "key" else F.lit(None).cast("int")
+    home = windows.home(topic.partition_count, placement)
     narrow = rows.select(
         "partition",
         "offset",
@@ -218,7 +219,7 @@ def outputs_without_input(outputs: DataFrame, inputs: DataFrame, *, since_ms: in
 
 
 def _in_order(rows: DataFrame, topic: Topic, asked: Asked, windows: WindowLog) -> list[Finding]:
-    checks = ["epochs", "source_offsets", "metadata", *(["partitioner"] if asked.placement == "key" else [])]
+    checks = ["epochs", "source_offsets", "metadata", *(["partitioner"] if asked.placement != "task" else [])]
     row = F.struct("offset", "key", "epoch", "epoch_before", "source_offset", "source_before", "input", "home")
     counts = [F.count_if(f"is_{check}").alias(check) for check in checks]
     firsts = [F.min(F.when(F.col(f"is_{check}"), row)).alias(f"first_{check}") for check in checks]

@@ -55,7 +55,7 @@ def judge(
     both = log.join(_kept(kept), on=["partition", "key"], how="full_outer")
     both = both.withColumn("position", by_partition(point.before))
     as_of = by_partition(point.times_ms)
-    home = windows.home(held.partition_count) if held.placement == "key" else F.lit(None).cast("int")
+    home = windows.home(held.partition_count, held.placement)
     past = windows.past()
     if expired_ms:
         past |= F.col("log").isNull() & expired(F.col("export.expires_at_ms"), by_partition(expired_ms))

@@ -53,7 +53,7 @@ def rebuild_state(
         source: The changelog, as `kafka(...)` or `archive(...)` returns it.
         as_of: The point, as `--as-of` takes it.
         as_of_ms: Unix milliseconds at which keys count as expired, in place of the point's own time.
-        app: `module` or `module:app`; adds the columns `key_json` and `value_json`, decoded by the app's codecs.
+        app: `module` or `module:app`; adds the columns `key_json`, `row_json` and `value_json`, decoded by its codecs.
 
     Returns:
         One row a key: `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint,

@@ -64,9 +64,12 @@ class WindowLog:
         """Return of a row with `key` whether it exists only while a close or a change is pending."""
         return F.substring("key", 1, 1).isin(b"e", b"c")
 
-    def home(self, partition_count: int) -> Column:
-        """Return the partition that a row's message belongs in, null of a row that is of no message."""
-        return home_partition(message_key(F.col("key"), "windows" if self else "key"), partition_count)
+    def home(self, partition_count: int, placement: str) -> Column:
+        """Return the partition that a row's message belongs in, null if it is of none, or may be in any."""
+        if placement == "task":
+            return F.lit(None).cast("int")
+        layout = "windows" if self else "sized" if placement == "row" else "key"
+        return home_partition(message_key(F.col("key"), layout), partition_count)
 
 
 NO_WINDOWS = WindowLog()

@@ -34,11 +34,13 @@ class Level(enum.IntEnum):
     """Anybody: whether the worker lives."""
     READ = 1
     """Reads of state."""
-    ADMIN = 2
+    WRITE = 2
+    """Messages to actors."""
+    ADMIN = 3
     """Changes: retries and drops of messages."""
 
 
-SETTINGS = {Level.READ: "query_tokens", Level.ADMIN: "admin_tokens"}
+SETTINGS = {Level.READ: "query_tokens", Level.WRITE: "write_tokens", Level.ADMIN: "admin_tokens"}
 
 
 class Token:
@@ -70,14 +72,15 @@ class Token:
 class Tokens:
     """All tokens that are taken."""
 
-    def __init__(self, query: Given = None, admin: Given = None) -> None:
+    def __init__(self, query: Given = None, write: Given = None, admin: Given = None) -> None:
         given = [
-            (level, secret, f"{kind} token {number}")
-            for level, kind, tokens in ((Level.READ, "query", query), (Level.ADMIN, "admin", admin))
-            for number, secret in enumerate(read_secrets(tokens, SETTINGS[level], LEAST_TOKEN_CHARACTERS), 1)
+            (level, secret, f"{setting.removesuffix('_tokens')} token {number}")
+            for (level, setting), tokens in zip(SETTINGS.items(), (query, write, admin), strict=True)
+            for number, secret in enumerate(read_secrets(tokens, setting, LEAST_TOKEN_CHARACTERS), 1)
         ]
         if len({secret for _, secret, _ in given}) < len(given):
-            raise ConfigurationError("query_tokens, admin_tokens: a token is there twice, and each has one level only")
+            names = ", ".join(SETTINGS.values())
+            raise ConfigurationError(f"{names}: a token is there twice, and each has one level only")
         self._held = tuple(Token(secret, level, name) for level, secret, name in given)
 
     def __repr__(self) -> str:

@@ -24,11 +24,12 @@ from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Changes, Table
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.windows.store import WindowStore
 
 How = Literal["inner", "left", "outer"]
 Joined = TypeVar("Joined", bound=Callable[[Context, Any, Any], Any])
-AnyStore = Store[Any, Any] | WindowStore[Any, Any]
+AnyStore = Store[Any, Any] | WindowStore[Any, Any] | RowStore
 Handler = Callable[[Context, Any], Awaitable[Any]]
 TwoValues = Callable[[Context, Any, Any], Awaitable[Any]]
 
@@ -100,7 +101,7 @@ def owned(stores: Iterable[AnyStore]) -> tuple[Store[Any, Any], ...]:
     """Return the stores that an actor owns which lists these: rows of windows, tables with what they keep beside."""
     found: list[Store[Any, Any]] = []
     for store in stores:
-        found.append(store.rows if isinstance(store, WindowStore) else store)
+        found.append(store.rows if isinstance(store, WindowStore | RowStore) else store)
         if isinstance(store, WindowStore) and store.changes is not None:
             found.append(store.changes.rows)
         if isinstance(store, WindowStore) and store.values is not None:

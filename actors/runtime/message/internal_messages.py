@@ -30,6 +30,7 @@ class InternalRecord:
         method: the private method that it calls, with its value as arguments; None for the actor's handler.
         has_event_time: whether its timestamp is event time and not the clock's, as that of a close and of a timer by
             stream time; those of input records are.
+        is_dropped: whether its handler wasn't called, because it is too late for the actor's windows.
     """
 
     offset: int
@@ -44,6 +45,7 @@ class InternalRecord:
     is_input: bool = False
     has_event_time: bool = False
     method: str | None = None
+    is_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -553,15 +553,18 @@ class Effects:
         """Log a call that failed for good, and send a dead letter where the actor has these."""
         attempts = record.attempts + (record.name in self._functions)
         what = "has an unknown outcome" if outcome.is_unknown else f"failed in attempt {attempts}"
-        follows = "Its actor is told, and later effects of its key go on"
+        level, follows = logging.WARNING, "Its actor is told, and later effects of its key go on"
         if not is_told:
-            follows = (
-                "It is parked, and later effects of its key wait behind it: try it again with "
-                f"`faust parked retry {self._spec.name} KEY`, or give it up with `faust parked drop`"
+            level, follows = (
+                logging.ERROR,
+                (
+                    "It is parked, and later effects of its key wait behind it: try it again with "
+                    f"`faust parked retry {self._spec.name} KEY`, or give it up with `faust parked drop`"
+                ),
             )
         error = (outcome.error or "")[:_ERROR_CHARS]
-        text = "%s: effect %s (%s) %s: %s. %s"
-        logger.error(text, self._where(run), record.name, record.id, what, error, follows, exc_info=outcome.cause)
+        text, where = "%s: effect %s (%s) %s: %s. %s", self._where(run)
+        logger.log(level, text, where, record.name, record.id, what, error, follows, exc_info=outcome.cause)
         letter = InternalRecord(
             offset=state.scope.source_offset,
             timestamp=state.scope.now_ms,
@@ -572,7 +575,7 @@ class Effects:
         try:
             send_dead_letter(self._spec, state, letter, reason=f"effect {record.name}: {error}", attempts=attempts)
         except RecordTooLargeError as too_large:
-            logger.error("%s: effect %s (%s): no dead letter: %s", self._where(run), record.name, record.id, too_large)
+            logger.error("%s: effect %s (%s): no dead letter: %s", where, record.name, record.id, too_large)
 
     def _where(self, run: Run) -> str:
         return f"actor {self._spec.name}, partition {self._state.partition}, key {show_bytes(run.raw_key)}"

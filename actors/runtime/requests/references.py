@@ -12,6 +12,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import wraps
 from inspect import signature
 from types import UnionType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, get_type_hints, overload
@@ -134,7 +135,9 @@ class Reference(Generic[Asked_contra, Answer_co]):
 
     def _check(self, message: Any) -> None:
         """Refuse a message that another of the class's methods handles, or none."""
-        if self.method is not None and self.actor.method_for(message) != getattr(self.actor, self.method):
+        if isinstance(message, type):
+            raise UsageError(f"{self}: {message.__name__} is a class: send an object of it, {message.__name__}(…)")
+        if self.method is not None and self.actor.method_for(message) != _inner(getattr(self.actor, self.method)):
             raise UsageError(f"{self}: the method doesn't take {type(message).__name__}")
 
     async def _tell(self, message: Any) -> None:
@@ -175,12 +178,33 @@ class References:
     def __getattr__(self, name: str) -> Any:
         actor, key, timeout = self._at
         method = getattr(actor, name, None)
-        if method in actor.receivers.values():
+        if _inner(method) in actor.receivers.values():
             return Reference(actor, key, timeout, name)
         query = next((query for query in actor.queries.values() if query.function is method), None)
         if query is not None:
             return QueryReference(actor, key, query.name, query.function)
         raise AttributeError(f"{actor.__name__}.at({key!r}).{name}: only methods with @receive or @query are there")
+
+
+def keyed(cls: type[Any], name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the attribute of a class for one of its handlers: called without a key, it says that one is missing."""
+    without = f"{cls.__name__}.{name} without a key: say which one, as {cls.__name__}.at(KEY).{name}"
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UsageError(without)
+
+    @wraps(method)
+    def handler(*args: Any, **named: Any) -> Any:
+        # Of an object, or of a class with an object, there are two.
+        return method(*args, **named) if len(args) + len(named) > 1 else refuse()
+
+    vars(handler).update(tell=refuse, schedule=refuse)
+    return handler
+
+
+def _inner(handler: Any) -> Any:
+    """Return the method inside of what `keyed` returned."""
+    return getattr(handler, "__wrapped__", None)
 
 
 def claim(declared: Any, app: Any) -> None:

@@ -6,9 +6,11 @@ import inspect
 import logging
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType, SimpleNamespace
 from typing import Any, Protocol
+
+import msgspec
 
 from actors._core.logs import escaping
 from actors.errors import (
@@ -20,7 +22,7 @@ from actors.errors import (
     UsageError,
     show_bytes,
 )
-from actors.ports import InputRecord, Output, TopicPartition
+from actors.ports import ActorReply, InputRecord, Output, TopicPartition
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import newer_entry
 from actors.runtime.message.internal_messages import InternalRecord
@@ -28,16 +30,32 @@ from actors.runtime.message.outputs import ORIGIN_HEADER, RECORD_OVERHEAD_BYTES
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.message.tools import AnswerLater
-from actors.runtime.requests.requests import ASK, DEADLINE, FAILED, OK, REJECTED, REPLY_TO, STATUS, Refusal
+from actors.runtime.requests.requests import (
+    ASK,
+    CONTENT_BYTES,
+    CONTENT_MARK,
+    DEADLINE,
+    FAILED,
+    NOBODY,
+    OK,
+    REJECTED,
+    REPLY_TO,
+    REUSED,
+    STATUS,
+    Refusal,
+)
 
 logger = escaping(logging.getLogger(__name__))
 
 _STATUS_OF = {b"o": OK, b"n": OK, b"r": REJECTED, b"f": FAILED}
 _NONE, _FAILED, _REJECTED, _PENDING = b"n", b"f", b"r", b"p"
 _KNOWN = (*_STATUS_OF, _PENDING)
+_CONTENT = b"c"
 _MAX_DIGITS = 18
 MAX_HEADER_BYTES = 1_000
 """A question's id, and where its answer goes: both come back in the answer and are kept with it."""
+
+_REUSED = "the id of the question was used before, for a question with another content: use another id"
 
 Handler = Callable[[Context, Any], Awaitable[Any]]
 
@@ -97,11 +115,15 @@ class ReplyTypes:
 
     def codec_for(self, message: Any) -> ReplyCodec | None:
         """Return the codec of the answer to a message, None if there is no answer to such messages."""
+        return self.codec_for_type(type(message))
+
+    def codec_for_type(self, type_: type[Any]) -> ReplyCodec | None:
+        """Return the codec of the answer to messages of a class, None if there is no answer to such messages."""
         try:
-            return self._codecs[type(message)]
+            return self._codecs[type_]
         except KeyError:
-            base = next((base for base in type(message).__mro__ if base in self._handlers), None)
-            codec = self._codecs[type(message)] = None if base is None else self._codec(base)
+            base = next((base for base in type_.__mro__ if base in self._handlers), None)
+            codec = self._codecs[type_] = None if base is None else self._codec(base)
             return codec
 
     def kind_of(self, message: Any) -> str | None:
@@ -151,6 +173,26 @@ class _RequestHeaders:
     reply_to: bytes
     deadline_ms: int | None
 
+    @property
+    def key(self) -> bytes:
+        """The key of its answer in the store: the id without the digest of the content."""
+        return self.id[: -len(self.content) - 1] if self.content else self.id
+
+    @property
+    def content(self) -> bytes:
+        """The digest of its content, empty for a question whose id depends on the content."""
+        return self.id[-CONTENT_BYTES:] if self.id[-CONTENT_BYTES - 1 : -CONTENT_BYTES] == CONTENT_MARK else b""
+
+    def entry(self, answer: bytes) -> bytes:
+        """Return what the store has of an answer."""
+        return _CONTENT + self.content + answer if self.content else answer
+
+    def answer_in(self, entry: bytes | None) -> tuple[bytes | None, bool]:
+        """Return the answer in an entry, and whether it is of a question with another content."""
+        if entry is None or not entry.startswith(_CONTENT):
+            return entry, False
+        return entry[1 + CONTENT_BYTES :], entry[1 : 1 + CONTENT_BYTES] != self.content
+
     @classmethod
     def of(cls, record: InputRecord) -> _RequestHeaders | None:
         """Return the headers, None for a message that isn't a question, or not one that can be answered."""
@@ -165,6 +207,20 @@ class _RequestHeaders:
         # An address that is too long isn't one.
         reply_to = reply_to if len(reply_to) <= MAX_HEADER_BYTES else b""
         return cls(id, reply_to, int(deadline) if is_number else None)
+
+
+def answer_of(entry: bytes) -> ActorReply | None:
+    """Return the answer in an entry of the store of answers, None while the question is open.
+
+    Raises:
+        NewerVersionError: a newer program wrote it.
+    """
+    answer = entry[1 + CONTENT_BYTES :] if entry.startswith(_CONTENT) else entry
+    if answer[:1] not in _KNOWN:
+        raise newer_entry("an answer", answer)
+    if answer.startswith(_PENDING):
+        return None
+    return ActorReply(_STATUS_OF[answer[:1]], None if answer.startswith(_NONE) else answer[1:])
 
 
 def _check(record: InputRecord, source: TopicPartition) -> None:
@@ -234,9 +290,12 @@ class Replies:
         state = ctx._state
         if state is None:
             raise AssertionError("a message that is being handled has a state")
-        given = state.overlays[self._store].get(request.id)
+        given, is_other = request.answer_in(state.overlays[self._store].get(request.key))
         if given is not None and given[:1] not in _KNOWN:
             raise newer_entry("an answer", given)
+        if is_other:
+            self._send(state, request, _REJECTED + msgspec.json.encode(Refusal(_REUSED, REUSED)))
+            return
         # It was put aside, and is handled now because an operator wants it to be, however late it is.
         was_aside = isinstance(ctx._record, InternalRecord) or _is_dead_letter(ctx._record)
         is_again = was_aside and (given is None or given.startswith(_FAILED))
@@ -293,11 +352,11 @@ class Replies:
                 f"ctx.answer(): {later!r} isn't a question to key {show_bytes(ctx._raw_key)}: answer in a message or "
                 "timer of the key that was asked, with what its ctx.answer_later() gave"
             )
-        held = state.overlays[self._store].get(later.question)
-        if held is not None and not held.startswith(_PENDING):
+        question = _RequestHeaders(later.question, later.reply_to, None)
+        entry, _ = question.answer_in(state.overlays[self._store].get(question.key))
+        if entry is not None and not entry.startswith(_PENDING):
             return False
-        reply_to = later.reply_to if held is None else held[1:]
-        question = _RequestHeaders(later.question, reply_to, None)
+        question = question if entry is None else replace(question, reply_to=entry[1:])
         self._give(state, question, self._encoded(later, value), is_kept=later.is_kept)
         return True
 
@@ -317,7 +376,7 @@ class Replies:
         ttl_ms = self._store.ttl_ms
         if ttl_ms is not None and request.deadline_ms is not None:
             ttl_ms = max(ttl_ms, request.deadline_ms - state.scope.now_ms)
-        self._store.write_raw(state, request.id, _PENDING + request.reply_to, ttl_ms)
+        self._store.write_raw(state, request.key, request.entry(_PENDING + request.reply_to), ttl_ms)
 
     def _again(self, state: TaskState, request: _RequestHeaders, given: bytes) -> None:
         """Handle a question that was asked before: its answer is sent again, or will go to the new address."""
@@ -346,13 +405,15 @@ class Replies:
                 answer = _FAILED + Refusal.of(RecordTooLargeError(text))
             answer = answer[:1] + Refusal.fitting(answer[1:], room - 1)
         if is_kept:
-            self._store.write_raw(state, request.id, answer, self._store.ttl_ms)
-        elif state.overlays[self._store].get(request.id) is not None:
+            self._store.write_raw(state, request.key, request.entry(answer), self._store.ttl_ms)
+        elif state.overlays[self._store].get(request.key) is not None:
             # That it was open.
-            state.overlays[self._store].delete(request.id)
+            state.overlays[self._store].delete(request.key)
         self._send(state, request, answer)
 
     def _send(self, state: TaskState, request: _RequestHeaders, answer: bytes) -> None:
+        if request.reply_to == NOBODY:
+            return
         topic, _, rest = request.reply_to.decode(errors="replace").partition("/")
         number, _, asker = rest.partition("/")
         count = state.resolve_output(self._reply_topic).partition_count

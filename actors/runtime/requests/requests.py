@@ -10,7 +10,7 @@ of is committed.
 
 Headers of a question:
 
-    fa-ask        its id
+    fa-ask        its id; behind a semicolon the digest of its content, where the asker chose the id (see below)
     fa-reply-to   topic/partition/asker: where the answer goes, and the key that it goes with
     fa-chain      who waits for it, and who waits for them: JSON [[actor, partition, key], …], the outermost first
     fa-deadline   when nobody waits any more, Unix ms. A question that is older is not handled at all, unless its actor
@@ -19,6 +19,10 @@ Headers of a question:
 An answer has the headers `fa-ask` and `fa-status`: "ok" with the encoded value, null for None; "rejected" or "failed"
 with the JSON of a `Refusal`. The store of answers has the same under the id: one byte for the status, then the value.
 A question that is answered later has a "p" there, and where its answer shall go.
+
+An asker outside of Kafka may choose the id, such as an HTTP client its `Idempotency-Key`. Then the digest of the
+content goes with the id, and the store has "c" and the digest in front of the status: the same id with another content
+is rejected as `REUSED`. The answer to a question whose fa-reply-to is `NOBODY` is only kept.
 """
 
 from __future__ import annotations
@@ -59,6 +63,12 @@ logger = escaping(logging.getLogger(__name__))
 
 ASK, REPLY_TO, CHAIN, DEADLINE, STATUS = "fa-ask", "fa-reply-to", "fa-chain", "fa-deadline", "fa-status"
 OK, REJECTED, FAILED = "ok", "rejected", "failed"
+NOBODY = b"-"
+"""The address of an answer that nobody waits for."""
+REUSED = "IdempotencyKeyReused"
+"""The type of the refusal of an id that was used for another content."""
+CONTENT_MARK, CONTENT_BYTES = b";", 32
+"""The byte between an id and the digest of the content, and the length of the latter."""
 REPLY_PARTITIONS = 8
 REPLY_CONFIG = {"cleanup.policy": "delete", "retention.ms": "3600000"}
 """How the topic of answers is made: an asker reads only what comes after its question."""

@@ -136,6 +136,13 @@ class Callers:
 
     def refusal(self, request: web.Request, caller: Caller, needed: Level) -> Problem:
         """Return the error for a caller whose level is too low."""
+        if caller.is_known and needed == Level.WRITE:
+            return Problem(
+                403,
+                "forbidden",
+                "This isn't allowed to everybody",
+                f"it sends a message, and {caller.name} may read only: use one of write_tokens",
+            )
         if caller.is_known:
             return Problem(
                 403,

@@ -29,17 +29,19 @@ class Connections:
 
     Attributes:
         busy: the clients' addresses of those with a request under way.
+        streams: how many of them are streams, which have a limit of their own.
     """
 
     def __init__(self) -> None:
         self.busy: set[Any] = set()
+        self.streams = 0
         self._open: list[_Open] = []
 
     def add(self, connection: socket.socket, address: Any) -> None:
         """Count a client's connection, and close another one if that makes too many."""
-        if len(self._open) >= MAX_CONNECTIONS:
+        if len(self._open) - self.streams >= MAX_CONNECTIONS:
             self._open = [one for one in self._open if one.connection.fileno() >= 0]
-        if len(self._open) >= MAX_CONNECTIONS:
+        if len(self._open) - self.streams >= MAX_CONNECTIONS:
             idle = [one for one in self._open if one.address not in self.busy] or self._open[:1]
             # The first of those that have as many as any: the one that has been open longest.
             crowd, _ = Counter(one.origin for one in idle).most_common(1)[0]

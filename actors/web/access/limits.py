@@ -36,6 +36,8 @@ MAX_CLIENT_BYTES = (MAX_HELD_BYTES - SPARE_BYTES) // 2
 """The share of a reader that is alone, and therefore the limit of a single request."""
 REQUEST_BYTES = 256 * 1024
 """The least that a request counts as: at most 512 of all readers run at once, 256 of a single reader."""
+STREAM_BYTES = 16 * 1024
+"""The least that a stream of events counts as."""
 JSON_GROWTH = 32
 """How many times its length decoded JSON takes in memory at most: `[[],[],…]`."""
 HANDLER_ARGS: Mapping[str, Any] = {
@@ -78,8 +80,7 @@ class Room:
         try:
             yield reservation
         finally:
-            reservation.settle(0)
-            self.change(client, -REQUEST_BYTES, most_bytes)
+            reservation.close()
 
     def change(self, client: str, size: int, most_bytes: int, *, parts: int = 1) -> None:
         """Add `size` bytes, which may be negative, to what a client's requests hold.
@@ -108,6 +109,7 @@ class Reservation:
         self._room = room
         self._client = client
         self._most_bytes = most_bytes
+        self._least_bytes = REQUEST_BYTES
         self._bytes = 0
 
     def take(self, size: int) -> None:
@@ -120,7 +122,7 @@ class Reservation:
 
     def settle(self, size: int) -> None:
         """Set how many bytes the request holds; raises as `take` does if that is more than before."""
-        more = max(size, REQUEST_BYTES) - max(self._bytes, REQUEST_BYTES)
+        more = max(size, self._least_bytes) - max(self._bytes, self._least_bytes)
         if more > 0 and size > MAX_CLIENT_BYTES:
             raise Problem(
                 500,
@@ -130,6 +132,17 @@ class Reservation:
             )
         self._room.change(self._client, more, self._most_bytes)
         self._bytes = size
+
+    def stream(self) -> None:
+        """Count the request as a stream from now on, which holds less than others, for longer."""
+        self.settle(0)
+        self._room.change(self._client, STREAM_BYTES - self._least_bytes, self._most_bytes)
+        self._least_bytes = STREAM_BYTES
+
+    def close(self) -> None:
+        """Free everything that it holds."""
+        self.settle(0)
+        self._room.change(self._client, -self._least_bytes, self._most_bytes)
 
 
 class UnreadableRequests(logging.Filter):

@@ -17,8 +17,10 @@ from aiohttp import web
 
 from actors._core.outside import MALFORMED
 from actors._core.pages import Place, decode_base64, decode_place
+from actors._core.values.read_back import is_finite
 from actors.declare.values.codecs import CodecError
 from actors.declare.values.decoder import plain
+from actors.declare.values.schemas import key_codec
 from actors.errors import show_bytes
 from actors.runtime.message.store import Store
 from actors.web.problems import Problem, bad_request
@@ -49,6 +51,12 @@ class KeyCoding:
         self._encode = encode
         self._kind: str | None = None
         self._default: str | None = None
+
+    @classmethod
+    def of_actor(cls, app: Any, actor: str) -> KeyCoding:
+        """Return how the keys of an actor are written."""
+        codec = key_codec(app, app.actors[actor].topic.schema)
+        return cls(f"actor {actor}", codec.decode, codec.encode)
 
     @property
     def kind(self) -> str:
@@ -121,8 +129,9 @@ class KeyCoding:
             key = self._decode(raw)
         except CodecError:
             return {"base64": encoded(raw)}
-        # The encoder writes integers of 64 bits.
-        return {"base64": encoded(raw)} if isinstance(key, int) and key.bit_length() > MAX_INTEGER_BITS else key
+        # The encoder writes integers of 64 bits, and infinity as null.
+        is_number = key.bit_length() <= MAX_INTEGER_BITS if isinstance(key, int) else is_finite(key)
+        return key if is_number else {"base64": encoded(raw)}
 
     def _decoded(self, raw: bytes) -> Any:
         try:
@@ -162,8 +171,8 @@ class StoreCoding(KeyCoding):
         super().__init__(f"store {store.name}", lambda raw: store.decode_key(raw), lambda key: store.encode_key(key))
         self.store = store
 
-    def plain_value(self, raw: bytes, *, is_raw: bool) -> Any:
-        """Return a stored value, without its metadata, for `json_bytes`.
+    def plain_value(self, raw: bytes, *, is_raw: bool, raw_key: bytes | None = None) -> Any:
+        """Return a stored value, without its metadata, for `json_bytes`; `raw_key` says what it is where it matters.
 
         Raises:
             Problem: it isn't a value of the store's type.
@@ -171,7 +180,7 @@ class StoreCoding(KeyCoding):
         if is_raw:
             return encoded(raw)
         try:
-            return self.store.decode_value(raw)
+            return self.store.decode_value(raw) if raw_key is None else self.store.shown(raw_key, raw)
         except CodecError as error:
             raise Problem(
                 500,
@@ -230,7 +239,7 @@ class Parameters:
     """A URL's parameters, each of which may be said once; unknown ones are refused, for they are typing errors.
 
     Args:
-        request: the request.
+        request: the request, or the query of its URL as it was sent.
         allowed: the names that are known.
 
     Attributes:
@@ -240,10 +249,10 @@ class Parameters:
         Problem: one is unknown, given twice, or isn't text.
     """
 
-    def __init__(self, request: web.Request, allowed: frozenset[str] = COMMON) -> None:
+    def __init__(self, request: web.Request | str, allowed: frozenset[str] = COMMON) -> None:
         self._values: dict[str, bytes] = {}
         self.read = "committed"
-        query = request.rel_url.raw_query_string
+        query = request if isinstance(request, str) else request.rel_url.raw_query_string
         if not query:
             return
         # latin-1 keeps each byte as it is: a parameter may be part of a binary key.
@@ -313,7 +322,12 @@ def check_read(read: str) -> None:
 
 def key_in_path(request: web.Request, place: int) -> bytes:
     """Return the last part of the path, percent-decoded, which is the `place`-th."""
-    parts = request.rel_url.raw_path.split("/", place)
+    return last_key(request.rel_url.raw_path, place)
+
+
+def last_key(raw_path: str, place: int) -> bytes:
+    """Return the last part of a path, percent-decoded, which is the `place`-th."""
+    parts = raw_path.split("/", place)
     if "/" in parts[-1]:
         raise bad_request("bad-key", "a slash in a key has to be written as %2F")
     return unquote_to_bytes(parts[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from actors.web.queries.answers import (
     ValueAnswer,
 )
 from actors.web.queries.coding import DEFAULT_LIMIT, ENCODINGS, MAX_LIMIT, READS, ManyBody
+from actors.web.queries.rows import RowsAnswer
 from actors.web.queries.windows import WindowsAnswer
 
 Schema = dict[str, Any]
@@ -28,6 +30,7 @@ def description(app: App) -> Schema:
     """Return the document."""
     held = [store for actor in app.actors.values() for store in actor.windows]
     windows = sorted(store.name for store in held if isinstance(store, WindowStore))
+    rows = sorted(store.name for store in app.stores.values() if store.below is not None)
     joins = {store.name for store in held if isinstance(store, JoinStore)}
     stores = sorted({store.name for actor in app.actors.values() for store in actor.stores} - joins)
     return {
@@ -37,7 +40,7 @@ def description(app: App) -> Schema:
             "version": "1",
             "description": "Committed state of the app's actors. Any worker answers for any key.",
         },
-        "paths": {**_paths(stores), **_windows(windows), **_queries(app)},
+        "paths": {**_paths(stores), **_windows(windows), **_rows(rows), **_queries(app)},
         "components": {
             "schemas": _schemas(),
             "responses": _problems(),
@@ -49,6 +52,16 @@ def description(app: App) -> Schema:
         # Which of them a worker asks for, or none, is up to its settings.
         "security": [{"token": []}, {"certificate": []}, {}],
     }
+
+
+def merged(documents: Iterable[Schema]) -> Schema:
+    """Return the first document with the paths and components of all."""
+    first, *others = documents
+    for document in others:
+        first["paths"] |= document["paths"]
+        for kind, components in document["components"].items():
+            first["components"].setdefault(kind, {}).update(components)
+    return first
 
 
 def _paths(stores: list[str]) -> Schema:
@@ -101,6 +114,18 @@ def _windows(stores: list[str]) -> Schema:
     return {
         f"/actors/{store}/{{key}}": {
             "get": _operation(f"{store}.windows", "The windows of a key", [key, *common], WindowsAnswer, "421")
+        }
+        for store in stores
+    }
+
+
+def _rows(stores: list[str]) -> Schema:
+    key = _in_path("key", {"type": "string"}, "The key, percent-encoded.")
+    names = ("prefix", "from", "to", "reverse", "limit", "cursor", "raw", "read", "encoding", "partition")
+    common = [_parameter(name) for name in names]
+    return {
+        f"/actors/{store}/{{key}}": {
+            "get": _operation(f"{store}.rows", "The rows below a key", [key, *common], RowsAnswer, "421")
         }
         for store in stores
     }
@@ -170,6 +195,7 @@ def _parameter(name: str) -> Schema:
         "as_of": (time, "Of a table with a history: values as of that time, Unix milliseconds."),
         "limit": ({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}, "Keys in a page."),
         "cursor": (text, "`next` of the page before."),
+        "reverse": (flag, "The last row first."),
         "raw": (flag, "Values as base64 of their stored bytes."),
         "exact": (flag, "Count each key; else it is an estimate, which has expired keys too."),
     }
@@ -180,7 +206,7 @@ def _parameter(name: str) -> Schema:
 def _schemas() -> Schema:
     """Return the schemas of answers and bodies, made from their types."""
     kinds = (
-        *(ValueAnswer, ManyAnswer, PageAnswer, CountAnswer, AskAnswer, WindowsAnswer, Overview),
+        *(ValueAnswer, ManyAnswer, PageAnswer, CountAnswer, AskAnswer, WindowsAnswer, RowsAnswer, Overview),
         *(ManyBody, ProblemAnswer),
     )
     _, found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")

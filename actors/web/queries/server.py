@@ -14,7 +14,6 @@ from aiohttp import web
 from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
 from actors._faust.app import App
-from actors.declare.values.schemas import key_codec
 from actors.errors import ReadOnlyQueryError, Rejected, UnresolvedSchemaError
 from actors.ports import TopicPartition
 from actors.runtime.handlers.actor import Actor
@@ -24,6 +23,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.unresolved import resolved
 from actors.runtime.queries.histories import read_as_of
 from actors.runtime.queries.queries import Bounds, read
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.spec import ActorSpec
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.store import WindowStore
@@ -52,8 +52,10 @@ from actors.web.queries.coding import (
 )
 from actors.web.queries.digests import digests, digests_body
 from actors.web.queries.histories import as_of_in
-from actors.web.queries.openapi import description
+from actors.web.queries.openapi import description, merged
 from actors.web.queries.routing import Owners, Router, answer_bytes, wanted
+from actors.web.queries.rows import RowCoding, range_of
+from actors.web.queries.rows import answer as rows_answer
 from actors.web.queries.service import QueryService, service_of
 from actors.web.queries.windows import WindowCoding, span_of
 from actors.web.queries.windows import answer as windows_answer
@@ -65,6 +67,7 @@ KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
 VALUE_PARAMETERS = KEY_PARAMETERS | {"as_of"}
 RANGE_PARAMETERS = VALUE_PARAMETERS | {"prefix", "from", "to", "limit", "cursor"}
 WINDOW_PARAMETERS = KEY_PARAMETERS | {"from", "to"}
+ROW_PARAMETERS = WINDOW_PARAMETERS | {"prefix", "limit", "cursor", "reverse"}
 COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "exact"}
 EXACT_COUNT_S = 120.0
 
@@ -82,12 +85,14 @@ class QueryRoutes:
         self._windows: dict[str, WindowCoding | None] = {}
         self._keys: dict[str, KeyCoding] = {}
         self._description: bytes | None = None
+        self.descriptions: list[Callable[[App], dict[str, Any]]] = [description]
+        """Return OpenAPI documents, whose paths and components are shown as one."""
 
     def application(self) -> web.Application:
         """Return the part of the web server that is mounted under `/actors`."""
         routes = web.Application(middlewares=[self.resolved])
         # The router tries one after the other: the most frequent first.
-        routes.router.add_get(r"/{store}/{key:(?!_count$|_ask/)[\s\S]*}", self.one)
+        routes.router.add_get(r"/{store}/{key:(?!_count$|_ask/|_sent/)[\s\S]*}", self.one)
         routes.router.add_get("", self.overview)
         routes.router.add_get("/", self.overview)
         routes.router.add_get("/openapi.json", self.openapi)
@@ -124,11 +129,13 @@ class QueryRoutes:
     # --- routes ----------------------------------------------------------------------------------------------------
 
     async def one(self, request: web.Request) -> web.StreamResponse:
-        """Return the value of a key, of a table also as of a time, or the windows of a key of a window store."""
+        """Return the value of a key, of a table also as of a time, or the windows or rows of a key."""
         spec, coding = self._store(request.match_info["store"])
         windows = self._windows[coding.store.name]
         if windows is not None:
             return await self._windows_of(request, spec, windows)
+        if isinstance(coding.store.below, RowStore):
+            return await self._rows_of(request, spec, RowCoding(coding.store.below, coding))
         parameters = Parameters(request, VALUE_PARAMETERS)
         key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
         as_of = as_of_in(parameters, coding.store)
@@ -153,7 +160,7 @@ class QueryRoutes:
             async with router.reader.pace.turn():
                 return reply(answers.one_value(coding, held, key, found, is_raw=is_raw))
 
-        return await self._at_the_owner(router, request, spec, partition, here, None)
+        return await self.at_the_owner(router, request, spec, partition, here, None)
 
     async def _windows_of(self, request: web.Request, spec: ActorSpec, coding: WindowCoding) -> web.StreamResponse:
         parameters = Parameters(request, WINDOW_PARAMETERS)
@@ -170,21 +177,39 @@ class QueryRoutes:
                 )
             )
 
+        return await self.at_the_owner(router, request, spec, partition, here, None)
+
+    async def _rows_of(self, request: web.Request, spec: ActorSpec, coding: RowCoding) -> web.StreamResponse:
+        parameters = Parameters(request, ROW_PARAMETERS)
+        key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
+        named, rows = parameters.number("partition", 0, spec.partition_count - 1), range_of(parameters, coding)
+        partition = _partition(spec, coding.store.rows, key, named)
+        router, took = self._router(parameters.read), request[RESERVATION].take
+
+        async def here(_: list[int]) -> web.StreamResponse:
+            most = answer_bytes(request)
+            return reply(
+                await rows_answer(
+                    router.reader, spec, coding, key, partition, rows, is_raw=is_raw, max_bytes=most, took=took
+                )
+            )
+
         return await self._at_the_owner(router, request, spec, partition, here, None)
 
-    def _without_windows(self, coding: StoreCoding, what: str) -> None:
-        """Refuse what needs keys of a store's rows; `Problem` for a window store."""
-        if self._windows[coding.store.name] is not None:
-            name = coding.store.name
-            text = f"store {name} has windows, and {what}: ask for one key's, {PREFIX}/{name}/KEY?from=&to="
-            raise bad_request("has-windows", text)
+    def _without_parts(self, coding: StoreCoding, what: str) -> None:
+        """Refuse what needs keys of a store's rows; `Problem` for a window store, or one with rows below keys."""
+        name = coding.store.name
+        parts = "windows" if self._windows[name] is not None else "rows below each key" if coding.store.below else None
+        if parts is not None:
+            text = f"store {name} has {parts}, and {what}: ask for one key's, {PREFIX}/{name}/KEY?from=&to="
+            raise bad_request("has-windows" if parts == "windows" else "has-rows", text)
 
     @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
         """Return the values of many keys."""
         spec, coding = self._store(request.match_info["store"])
         Parameters(request, frozenset())
-        self._without_windows(coding, "several keys can't be asked for at once")
+        self._without_parts(coding, "several keys can't be asked for at once")
         body = many_body(await json_body(request))
         if body.partition is not None and not 0 <= body.partition < spec.partition_count:
             raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
@@ -297,7 +322,8 @@ class QueryRoutes:
         """Return the digests of a partition's rows, or the rows of some buckets, for `spark_replay watch`."""
         spec, coding = self._store(request.match_info["store"])
         Parameters(request, frozenset())
-        self._without_windows(coding, "its changelog has rows that the store may have dropped")
+        if self._windows[coding.store.name] is not None:
+            self._without_parts(coding, "its changelog has rows that the store may have dropped")
         raw = await json_body(request)
         body, router, took = digests_body(raw), self._router(), request[RESERVATION].take
         if body.partition >= spec.partition_count:
@@ -320,7 +346,7 @@ class QueryRoutes:
     async def ask(self, request: web.Request) -> web.StreamResponse:
         """Return the result of an actor's query of a key."""
         spec, query = self._query(request.match_info["actor"], request.match_info["query"])
-        keys = self._keys_of(spec)
+        keys = self.keys_of(spec)
         is_post = request.method == "POST"
         parameters = Parameters(request, COMMON | {"encoding", *(() if is_post else query.arguments.__struct_fields__)})
         body = await json_body(request) if is_post else None
@@ -353,7 +379,7 @@ class QueryRoutes:
             name, shown = query.name, keys.plain_key(key)
             return reply(AskAnswer(spec.name, name, shown, answer, partition, positions, *answers.freshness(positions)))
 
-        return await self._at_the_owner(router, request, spec, partition, here, body)
+        return await self.at_the_owner(router, request, spec, partition, here, body)
 
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Return the stores, the actors, and the owners of partitions."""
@@ -408,12 +434,12 @@ class QueryRoutes:
     async def openapi(self, _: web.Request) -> web.StreamResponse:
         """Return the OpenAPI description."""
         if self._description is None:
-            self._description = json_bytes(description(self._app))
+            self._description = json_bytes(merged(describe(self._app) for describe in self.descriptions))
         return web.Response(body=self._description, headers=JSON_HEADERS)
 
     # --- what they share -------------------------------------------------------------------------------------------
 
-    async def _at_the_owner(
+    async def at_the_owner(
         self,
         router: Router,
         request: web.Request,
@@ -428,7 +454,8 @@ class QueryRoutes:
                 return await here([partition])
 
         async def there(address: str, _: list[int]) -> web.StreamResponse:
-            return await router.workers.relay(request, address, body, request[RESERVATION].take)
+            path, took = request.rel_url.raw_path_qs, request[RESERVATION].take
+            return await router.workers.relay(request.method, path, address, body, took)
 
         (answer,) = await router.scatter(request, spec, (partition,), here=here, there=there)
         return answer
@@ -457,11 +484,13 @@ class QueryRoutes:
     def _bounds(self, coding: StoreCoding, parameters: Parameters) -> Bounds:
         """Return the range of a request."""
         if any(parameters.raw(name) is not None for name in ("prefix", "from", "to")):
-            self._without_windows(coding, "prefix, from and to are of plain stores' keys")
+            self._without_parts(coding, "prefix, from and to are of plain stores' keys")
         return _bounds(coding, parameters)
 
     def _kind_of_keys(self, store: str) -> str:
         _, coding = self._store(store)
+        if isinstance(coding.store.below, RowStore):
+            return RowCoding(coding.store.below, coding).kind
         return (self._windows[store] or coding).kind
 
     def _query(self, actor: str, name: str) -> tuple[ActorSpec, Query]:
@@ -473,19 +502,20 @@ class QueryRoutes:
             raise Problem(404, "unknown-query", "There is no such query", detail)
         return spec, queries[name]
 
-    def _keys_of(self, spec: ActorSpec) -> KeyCoding:
+    def keys_of(self, spec: ActorSpec) -> KeyCoding:
+        """Return how the keys of an actor are written."""
         keys = self._keys.get(spec.name)
         if keys is None:
-            topic = self._app.actors[spec.name].topic
-            codec = key_codec(self._app, topic.schema)
-            keys = self._keys[spec.name] = KeyCoding(f"actor {spec.name}", codec.decode, codec.encode)
+            keys = self._keys[spec.name] = KeyCoding.of_actor(self._app, spec.name)
         return keys
 
 
-def mount(app: App, web_app: web.Application) -> None:
-    """Add the routes to a web server."""
+def mount(app: App, web_app: web.Application, add: Callable[[QueryRoutes, web.Application], None]) -> None:
+    """Add the routes to a web server; `add` adds further ones to the same part."""
     routes = QueryRoutes(app)
-    protect(app, web_app, PREFIX, routes.application(), watch=routes.measured)
+    part = routes.application()
+    add(routes, part)
+    protect(app, web_app, PREFIX, part, watch=routes.measured)
 
 
 def reply(content: msgspec.Struct) -> web.Response:

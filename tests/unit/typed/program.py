@@ -163,14 +163,14 @@ class Texts(Actor[list[str], str]):
         return self.ctx.effects()
 
     def wrong(self) -> None:
-        self.ctx.schedule(self.close, "text", after=timedelta(1))  # refused: arg-type, reportCallIssue
-        self.ctx.schedule(self.close, 5, "text", after=timedelta(1))  # refused: arg-type, reportCallIssue
-        self.ctx.schedule(self.stop, 5, after=timedelta(1))  # refused: arg-type, reportCallIssue
-        self.ctx.schedule(self.stop, after=5)  # refused: call-overload, reportCallIssue
+        self.ctx.schedule(self.close, "text", after=timedelta(1))  # refused: arg-type, reportArgumentType
+        self.ctx.schedule(self.close, 5, "text", after=timedelta(1))  # refused: arg-type, reportArgumentType
+        self.ctx.schedule(self.stop, 5, after=timedelta(1))  # refused: arg-type, reportArgumentType
+        self.ctx.schedule(self.stop, after=5)  # refused: call-overload, reportArgumentType
         self.ctx.effect(draft, 5, 5, then=self.drafted)  # refused: arg-type, reportCallIssue
         self.ctx.effect(draft, "text", 5, then=self.charged)  # refused: misc, reportCallIssue
         self.ctx.effect(draft, "text")  # refused: call-overload, reportCallIssue
-        self.ctx.effect(charge, "text")  # refused: call-overload, reportCallIssue
+        self.ctx.effect(charge, "text")  # refused: call-overload, reportArgumentType
         self.ctx.effect(charge, 5, then=self.drafted)  # refused: arg-type, reportCallIssue
         self.ctx.effect(ship, then=self.drafted)  # refused: misc, reportCallIssue
 
@@ -183,7 +183,7 @@ async def close_plain(ctx: Context, count: int) -> None:
 
 @plain.timer
 def charged_plain(ctx: Context, is_charged: bool) -> None:
-    ctx.schedule(close_plain, "one", after=timedelta(1))  # refused: arg-type, reportCallIssue
+    ctx.schedule(close_plain, "one", after=timedelta(1))  # refused: arg-type, reportArgumentType
     ctx.effect(draft, "text", 5, then=charged_plain)  # refused: misc, reportCallIssue
 
 

@@ -220,6 +220,7 @@ def test_arguments_that_the_new_method_does_not_take_are_an_error_of_the_message
         (letter,) = driver.dead_letters()
     assert calls == []
     assert b"too many positional arguments" in dict(letter.headers)["fa-error"]
+    assert dict(letter.headers)["fa-method"] == b"close"
     assert "the arguments of close of actor Order: too many positional arguments" in caplog.text
 
 

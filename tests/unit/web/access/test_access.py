@@ -330,7 +330,7 @@ def test_all_tokens_are_compared_whichever_fits() -> None:
             Counted.seen += 1
             return super().has(digest)
 
-    tokens = Tokens([READ, OLD_READ], [ADMIN])
+    tokens = Tokens([READ, OLD_READ], admin=[ADMIN])
     tokens._held = tuple(Counted(secret, Level.READ, secret[:3]) for secret in (READ, OLD_READ, ADMIN))
     for given in (READ, ADMIN, "", "nothing", READ[:-1]):
         Counted.seen = 0

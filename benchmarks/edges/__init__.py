@@ -1,0 +1,1 @@
+"""Measures the edges of an app: messages by HTTP, streams of changes, and sinks."""
