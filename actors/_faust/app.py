@@ -19,7 +19,7 @@ from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
 from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
-from actors.declare.calendar import Cron, Crons
+from actors.declare.calendar import Crons
 from actors.declare.class_state import state_store
 from actors.declare.declared import (
     Declaration,
@@ -85,7 +85,7 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
         check_app_id(id)
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
-        self.crons: dict[str, Cron] = {}
+        self.first_messages: dict[str, tuple[Any, Any]] = {}
         self.wraps: list[Callable[[Context], Any]] = []
         self.repartitions: dict[str, Repartition] = {}
         self._asks: KafkaRequests | None = None
@@ -353,8 +353,8 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
                     # Beside the engine, which knows it by name only.
                     limits: Any = import_module("actors.limits")
                     permits = limits.Limit.of(self, called, limit=limit, rate=rate, per=per)
-                more: dict[str, Any] = {"on_give_up": told[0], "on_unknown": told[1], "permits": permits}
-                return Effect(function, called, tried, **spans, repeat=repeat, **more)
+                more: dict[str, Any] = {**spans, "on_give_up": told[0], "on_unknown": told[1], "permits": permits}
+                return Effect(function, called, tried, repeat=repeat, **more)
             except ValueError as error:
                 raise ConfigurationError(f"effect {called}: {error}") from error
 

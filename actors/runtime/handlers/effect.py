@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Generic, Literal, TypeAlias, get_args
 
 import msgspec
 import typing_extensions
@@ -99,18 +98,6 @@ class PendingEffect(msgspec.Struct, frozen=True):
     is_parked: bool
 
 
-class Permitting(Protocol):
-    """Gives calls of an effect their permits; see `actors.limits`."""
-
-    def permit(
-        self, turns: dict[str, Any], timeout: timedelta, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> AbstractAsyncContextManager[Callable[[BaseException | None], object]]:
-        """Wait for a permit of a call that takes `timeout` at the most, and give it back at the end of the block.
-
-        `turns` is the caller's, for this. What is returned takes the error that the call ended with.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class Effect(Generic[P, R]):
     """A function that acts outside of Kafka, as `@app.effect()` makes it. Calling it calls the function.
@@ -132,7 +119,7 @@ class Effect(Generic[P, R]):
         repeat: "never" for a call that is made once at most: its start is committed before it.
         on_give_up: the method of the actor that gets the `GivenUp` of a call; without it the call is parked.
         on_unknown: likewise, with the `Unknown` of a call that is never repeated.
-        permits: what its calls wait for, over all workers; None for nothing.
+        permits: gives its calls their permits, over all workers: see `actors.limits.Limit`; None if it has no limits.
 
     Examples:
         >>> from actors import App, Context, EffectCall
@@ -161,7 +148,7 @@ class Effect(Generic[P, R]):
     repeat: Repeat = "until_done"
     on_give_up: str | None = None
     on_unknown: str | None = None
-    permits: Permitting | None = None
+    permits: Any = None
 
     def __post_init__(self) -> None:
         """Refuse what can't be meant.
