@@ -71,24 +71,19 @@ def decoded(state: DataFrame, codecs: Codecs) -> DataFrame:
     """
     from pyspark.sql import functions as F  # noqa: N812
 
+    def decode(key: bytes | None, value: bytes | None) -> tuple[str | None, ...]:
+        decoder = _decoder(codecs)
+        texts = _lenient(decoder.key_json, key), _lenient(decoder.row_json, key)
+        return *texts, _lenient(decoder.value_json, value, key)
+
     # by Arrow, PySpark's default from 4.1 on, it would need pandas
-    decode = F.udf(_Decoding(codecs), DECODED, useArrow=False)
-    return state.withColumn("decoded", decode("key", "value")).select(*state.columns, "decoded.*")
+    both = F.udf(decode, DECODED, useArrow=False)
+    return state.withColumn("decoded", both("key", "value")).select(*state.columns, "decoded.*")
 
 
 @functools.cache
 def _decoder(codecs: Codecs) -> Any:
     return codecs.load()
-
-
-@dataclass(frozen=True, slots=True)
-class _Decoding:
-    codecs: Codecs
-
-    def __call__(self, key: bytes | None, value: bytes | None) -> tuple[str | None, ...]:
-        decoder = _decoder(self.codecs)
-        texts = _lenient(decoder.key_json, key), _lenient(decoder.row_json, key)
-        return *texts, _lenient(decoder.value_json, value, key)
 
 
 def _lenient(decode: Callable[..., str | None], *raws: bytes | None) -> str | None:

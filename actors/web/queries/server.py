@@ -194,7 +194,7 @@ class QueryRoutes:
                 )
             )
 
-        return await self._at_the_owner(router, request, spec, partition, here, None)
+        return await self.at_the_owner(router, request, spec, partition, here, None)
 
     def _without_parts(self, coding: StoreCoding, what: str) -> None:
         """Refuse what needs keys of a store's rows; `Problem` for a window store, or one with rows below keys."""
