@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -23,11 +23,11 @@ from actors.declare.calendar import Crons
 from actors.declare.class_state import state_store
 from actors.declare.declared import (
     Declaration,
+    Wraps,
     as_coroutine,
     check_expiry,
     check_options,
     check_value_type,
-    check_wrap,
     least_idle,
     takes_tombstones,
 )
@@ -65,12 +65,11 @@ from actors.runtime.threads import in_threads
 from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
 
-Wrap = TypeVar("Wrap", bound=Callable[[Context], Iterator[None] | AsyncIterator[None]])
 F = TypeVar("F", bound=Callable[..., Any])
 ANSWER_TTL = timedelta(days=1)
 
 
-class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
+class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`.
@@ -376,20 +375,6 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
         """
         return self.definition_of(actor).on(topic)
 
-    def wrap(self, function: Wrap) -> Wrap:
-        """Run a function around every handler of the app: for sessions of a database, tenants, traces.
-
-        It has one `yield`, in whose place the handler runs, and may be async. It is called with the message's context,
-        in the order of the declarations, and again whenever a message is tried again. An error that the handler raises
-        comes out of the `yield`; one that the function raises is one of the handler.
-
-        Raises:
-            ConfigurationError: it has no `yield`, or can't be called with a context.
-        """
-        check_wrap(function)
-        self.wraps.append(function)
-        return function
-
     def query(self, actor: Any, *, name: str | None = None) -> Callable[[Asking], Asking]:
         """Make a function a query of a function actor; of a class actor, mark a method with `@query`.
 
@@ -529,6 +514,22 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
         claim(declared, self)
         return declared
 
+    def _extras(self, name: str, declared: Any, options: Declaration, *, is_answering: bool) -> dict[str, Any]:
+        """Declare the stores of an actor's options."""
+        wanted = {
+            "ids": (options.dedupe_by is not None, options.dedupe_ttl),
+            "timers": (options.timers or has_timers(declared), None),
+            "effects": (bool(options.effects), None),
+            "parked": (options.on_error.parks, None),
+            "answers": (is_answering, options.answer_ttl or ANSWER_TTL),
+            "waiting": (options.order is not None, None),
+        }
+        return {
+            what: own_store(self, f"{name}-{what}", "sized" if what == "ids" else what, ttl=ttl)
+            for what, (is_wanted, ttl) in wanted.items()
+            if is_wanted
+        }
+
     def _add_actor(self, name: str, topics: list[Any], declared: Any, options: Declaration) -> None:
         check_name("actor", name)
         if name in self.actors:
@@ -542,19 +543,7 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
         own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         answer_types = ReplyTypes.of(name, declared, resolve, is_asked=options.answer_ttl is not None)
-        wanted = {
-            "ids": (options.dedupe_by is not None, options.dedupe_ttl),
-            "timers": (options.timers or has_timers(declared), None),
-            "effects": (bool(options.effects), None),
-            "parked": (options.on_error.parks, None),
-            "answers": (answer_types is not None, options.answer_ttl or ANSWER_TTL),
-            "waiting": (options.order is not None, None),
-        }
-        extras = {
-            what: own_store(self, f"{name}-{what}", "sized" if what == "ids" else what, ttl=ttl)
-            for what, (is_wanted, ttl) in wanted.items()
-            if is_wanted
-        }
+        extras = self._extras(name, declared, options, is_answering=answer_types is not None)
         ids = extras.get("ids")
         late = forwarder(self, (topic, *others), options.late)
         if options.on_error.dead_letters:
