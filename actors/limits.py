@@ -94,11 +94,15 @@ class Held(msgspec.Struct):
 
 
 def declare(app: Any) -> None:
-    """Declare the actor of an app's permits, unless it is there."""
-    if ACTOR in app.actors:
+    """Declare the actor of an app's permits, unless it is there.
+
+    Raises:
+        ConfigurationError: another actor has its name.
+    """
+    name = f"{app.app_id}-permits"
+    if name in app.made_topics:
         return
-    topic = app.topic(f"{app.app_id}-permits", key_type=str)
-    app.made_topics[topic.get_topic_name()] = PARTITIONS
+    topic, app.made_topics[name] = app.topic(name, key_type=str), PARTITIONS
 
     @app.actor(topic, name=ACTOR)
     class Permits(Actor[Held, str]):

@@ -136,7 +136,7 @@ def test_a_call_that_never_returns_gives_its_permit_back_at_its_timeout() -> Non
     assert TIMEOUT.total_seconds() <= second - first < TIMEOUT.total_seconds() + 2
 
 
-@pytest.mark.parametrize("retry_after", [120, 120.0, timedelta(minutes=2)])
+@pytest.mark.parametrize("retry_after", [120, "120", timedelta(minutes=2)])
 def test_retry_after_holds_up_the_calls_of_the_tenant_alone(retry_after: Any) -> None:
     site = Site(limit=1)
     with site.driver() as driver:
@@ -255,4 +255,16 @@ def test_limits_that_cant_be_meant(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"effect post: {said}"):
 
         @app.effect(**options)
+        async def post(call: EffectCall) -> None: ...
+
+
+def test_an_actor_called_permits_is_refused_beside_limits() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+
+    @app.actor(app.topic("orders", key_type=str, value_type=str))
+    async def permits(ctx: Context, order: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="actor permits: the app has an actor of that name"):
+
+        @app.effect(limit=1)
         async def post(call: EffectCall) -> None: ...

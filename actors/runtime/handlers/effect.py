@@ -217,7 +217,11 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
 
 
 def retry_after_s(error: BaseException | None) -> float:
-    """Return how long an error says to wait in its `retry_after`, seconds or a timedelta; 0 if it doesn't say."""
+    """Return how long an error says to wait in its `retry_after`, seconds or a timedelta; 0 if it doesn't say.
+
+    Text is taken as the header `Retry-After` has it, in seconds.
+    """
     after = getattr(error, "retry_after", None)
+    after = int(after) if isinstance(after, str) and after.isdecimal() else after
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
     return float(seconds) if isinstance(seconds, int | float) and 0 < seconds <= LONGEST_RETRY_S else 0.0
