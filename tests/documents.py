@@ -103,6 +103,7 @@ RUN_ELSEWHERE = {
             "docs/how-to/logs.md#Lines of a handler",
             "docs/reference/inputs.md#Several actors of one topic",
             "docs/reference/timers-and-effects.md#A calendar",
+            "docs/reference/timers-and-effects.md#Limits of effects",
         ),
         "tests/unit/docs/test_calendar_pages.py",
     ),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -18,15 +19,15 @@ from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
 from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
-from actors.declare.calendar import Cron, Crons
+from actors.declare.calendar import Crons
 from actors.declare.class_state import state_store
 from actors.declare.declared import (
     Declaration,
+    Wraps,
     as_coroutine,
     check_expiry,
     check_options,
     check_value_type,
-    check_wrap,
     least_idle,
     takes_tombstones,
 )
@@ -64,12 +65,11 @@ from actors.runtime.threads import in_threads
 from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
 
-Wrap = TypeVar("Wrap", bound=Callable[[Context], Iterator[None] | AsyncIterator[None]])
 F = TypeVar("F", bound=Callable[..., Any])
 ANSWER_TTL = timedelta(days=1)
 
 
-class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
+class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`.
@@ -84,7 +84,7 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
         check_app_id(id)
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
-        self.crons: dict[str, Cron] = {}
+        self.first_messages: dict[str, tuple[Any, Any]] = {}
         self.wraps: list[Callable[[Context], Any]] = []
         self.repartitions: dict[str, Repartition] = {}
         self._asks: KafkaRequests | None = None
@@ -311,6 +311,9 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
         repeat: Repeat = "until_done",
         on_give_up: str | Callable[..., Any] | None = None,
         on_unknown: str | Callable[..., Any] | None = None,
+        limit: int | None = None,
+        rate: str | None = None,
+        per: Callable[..., Any] | None = None,
     ) -> Callable[[Callable[P, Answer]], Effect[P, Answer]]:
         """Make a function one that handlers may call through `ctx.effect`: it acts outside of Kafka.
 
@@ -328,6 +331,9 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
             on_give_up: the method of the class actor, by name, that gets the `GivenUp` of a call that was given up; of
                 a function actor the function, marked with its `timer`. Without it the call is parked.
             on_unknown: likewise for the `Unknown` of a call with `repeat="never"`.
+            limit: how many calls run at a time, over all workers.
+            rate: how many begin within a second, minute, hour or day, over all workers, as "100/m".
+            per: a function of the effect's arguments, as a tenant: `limit` and `rate` are for the calls of each result.
 
         Raises:
             ConfigurationError: an argument can't be meant.
@@ -341,7 +347,13 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
             for option, span in spans.items():
                 check_span(f"effect {called}", option, span)
             try:
-                return Effect(function, called, tried, **spans, repeat=repeat, on_give_up=told[0], on_unknown=told[1])
+                permits = None
+                if (limit, rate, per) != (None, None, None):
+                    # Beside the engine, which knows it by name only.
+                    limits: Any = import_module("actors.limits")
+                    permits = limits.Limit.of(self, called, limit=limit, rate=rate, per=per)
+                more: dict[str, Any] = {**spans, "on_give_up": told[0], "on_unknown": told[1], "permits": permits}
+                return Effect(function, called, tried, repeat=repeat, **more)
             except ValueError as error:
                 raise ConfigurationError(f"effect {called}: {error}") from error
 
@@ -362,20 +374,6 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
             UsageError: the app has no such actor.
         """
         return self.definition_of(actor).on(topic)
-
-    def wrap(self, function: Wrap) -> Wrap:
-        """Run a function around every handler of the app: for sessions of a database, tenants, traces.
-
-        It has one `yield`, in whose place the handler runs, and may be async. It is called with the message's context,
-        in the order of the declarations, and again whenever a message is tried again. An error that the handler raises
-        comes out of the `yield`; one that the function raises is one of the handler.
-
-        Raises:
-            ConfigurationError: it has no `yield`, or can't be called with a context.
-        """
-        check_wrap(function)
-        self.wraps.append(function)
-        return function
 
     def query(self, actor: Any, *, name: str | None = None) -> Callable[[Asking], Asking]:
         """Make a function a query of a function actor; of a class actor, mark a method with `@query`.
@@ -516,6 +514,22 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
         claim(declared, self)
         return declared
 
+    def _extras(self, name: str, declared: Any, options: Declaration, *, is_answering: bool) -> dict[str, Any]:
+        """Declare the stores of an actor's options."""
+        wanted = {
+            "ids": (options.dedupe_by is not None, options.dedupe_ttl),
+            "timers": (options.timers or has_timers(declared), None),
+            "effects": (bool(options.effects), None),
+            "parked": (options.on_error.parks, None),
+            "answers": (is_answering, options.answer_ttl or ANSWER_TTL),
+            "waiting": (options.order is not None, None),
+        }
+        return {
+            what: own_store(self, f"{name}-{what}", "sized" if what == "ids" else what, ttl=ttl)
+            for what, (is_wanted, ttl) in wanted.items()
+            if is_wanted
+        }
+
     def _add_actor(self, name: str, topics: list[Any], declared: Any, options: Declaration) -> None:
         check_name("actor", name)
         if name in self.actors:
@@ -529,19 +543,7 @@ class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
         own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         answer_types = ReplyTypes.of(name, declared, resolve, is_asked=options.answer_ttl is not None)
-        wanted = {
-            "ids": (options.dedupe_by is not None, options.dedupe_ttl),
-            "timers": (options.timers or has_timers(declared), None),
-            "effects": (bool(options.effects), None),
-            "parked": (options.on_error.parks, None),
-            "answers": (answer_types is not None, options.answer_ttl or ANSWER_TTL),
-            "waiting": (options.order is not None, None),
-        }
-        extras = {
-            what: own_store(self, f"{name}-{what}", "sized" if what == "ids" else what, ttl=ttl)
-            for what, (is_wanted, ttl) in wanted.items()
-            if is_wanted
-        }
+        extras = self._extras(name, declared, options, is_answering=answer_types is not None)
         ids = extras.get("ids")
         late = forwarder(self, (topic, *others), options.late)
         if options.on_error.dead_letters:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from actors._core.event_time import EventTime
-from actors._core.logs import escaping
+from actors._core.logs import error_text, escaping
 from actors._core.task.lifecycle import State
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.topics import ANY_TIME, Topics
@@ -31,6 +31,8 @@ from stores._core.printable import counted
 
 logger = escaping(logging.getLogger(__name__))
 
+LOOK_S = 1.0
+"""How often a worker looks whether it has taken over a partition of an actor that gets a first message."""
 PURGE_S = 30.0
 """How often workers delete from repartition topics what they have handled."""
 REPARTITION_CONFIG = {
@@ -82,6 +84,23 @@ async def purge(topics: Topics, made: Mapping[str, TopicInfo], tasks: Collection
             logger.warning(text, ", ".join(sorted({source.topic for source in wanted})), error)
         else:
             purged = handled
+
+
+async def send_first(app: DeclaredApp, tasks: Callable[[], Collection[Task]]) -> None:
+    """Send actors their first messages when this worker has taken their partitions over; never returns."""
+    epochs: dict[str, int] = {}
+    while True:
+        for task in list(tasks()):
+            name = task.spec.name
+            if name in app.first_messages and task.partition == 0 and task.epoch and epochs.get(name) != task.epoch:
+                try:
+                    await app.tell(name, *app.first_messages[name])
+                except Exception as error:
+                    text = "actor %s: its first message can't be sent, and is sent again: %s"
+                    logger.warning(text, name, error_text(error))
+                else:
+                    epochs[name] = task.epoch
+        await asyncio.sleep(LOOK_S)
 
 
 def _handled(made: Mapping[str, TopicInfo], tasks: Iterable[Task]) -> dict[TopicPartition, int]:
@@ -172,7 +191,9 @@ def input_handler(
         return feed if definition.order is None else in_order_of_time(feed, definition.late)
     handler = definition.handler if own is None else own.handler
     # A cron's actor has the functions around the run, and none of a user's code runs where records are forwarded.
-    if definition.name not in app.crons and not isinstance(getattr(definition.declared, "__self__", None), Repartition):
+    if definition.name not in app.first_messages and not isinstance(
+        getattr(definition.declared, "__self__", None), Repartition
+    ):
         handler = wrapped(handler, app.wraps)
     handler = handler if answers is None else answers.around(handler)
     handler = definition.messages(topic).around(handler if table is None else table.feeding(handler))

@@ -17,7 +17,7 @@ from mode import Service
 from actors._core.logs import escaping
 from actors._faust.databases import make_cache, open_on_disk
 from actors._faust.extensions import StartingWorker, WorkerExtension
-from actors._faust.inputs import check_parked, purge
+from actors._faust.inputs import check_parked, purge, send_first
 from actors._faust.setup import Setup
 from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import TopicNeed, check_needs, ensure_repartitions, topic_needs
@@ -35,7 +35,6 @@ from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.silence import Silence
-from actors.declare.calendar import follow_crons
 from actors.declare.host import DeclaredApp
 from actors.declare.options import milliseconds
 from actors.declare.publishing import ensure_published
@@ -438,8 +437,8 @@ class ActorService(Service):  # type: ignore[misc]
         self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
         self._dispatcher.add_done_callback(self._dispatched)
         self._run(follow_pauses(parts.owners, lambda: worker.tasks, clock), "pauses")
-        if self.app.crons:
-            self._run(follow_crons(self.app.crons, lambda: worker.tasks, self.app.tell), "crons")
+        if self.app.first_messages:
+            self._run(send_first(self.app, lambda: worker.tasks), "first messages")
         self._run(report_late(lambda: worker.tasks, clock), "late records")
         if checked.made:
             self._run(purge(checked.topics, checked.made, worker.tasks), "purge")

@@ -6,11 +6,11 @@ import contextlib
 import functools
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from datetime import timedelta
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from actors._core.task.policy import Misplaced, OnError
 from actors._core.unions import allows_none
@@ -33,6 +33,7 @@ LATE = ("drop", "warn", "stop", "handle")
 """The values of `late=` beside a topic."""
 LEAST_IDLE = timedelta(seconds=1)
 Coroutine = Callable[[Context, Any], Awaitable[Any]]
+Wrap = TypeVar("Wrap", bound=Callable[[Context], Iterator[None] | AsyncIterator[None]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +279,24 @@ def _has_plain_handler(declared: Any) -> bool:
     is_class = isinstance(declared, type) and issubclass(declared, Actor)
     methods = declared.receivers.values() if is_class else [declared]
     return not all(inspect.iscoroutinefunction(method) for method in methods)
+
+
+class Wraps:
+    """The functions around the handlers of an `App`."""
+
+    def wrap(self: Any, function: Wrap) -> Wrap:
+        """Run a function around every handler of the app: for sessions of a database, tenants, traces.
+
+        It has one `yield`, in whose place the handler runs, and may be async. It is called with the message's context,
+        in the order of the declarations, and again whenever a message is tried again. An error that the handler raises
+        comes out of the `yield`; one that the function raises is one of the handler.
+
+        Raises:
+            ConfigurationError: it has no `yield`, or can't be called with a context.
+        """
+        check_wrap(function)
+        self.wraps.append(function)
+        return function
 
 
 def check_wrap(function: Any) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from actors._core.partitioner import Partitioner
-from actors.declare.calendar import Cron
 from actors.declare.definition import ActorDefinition
 from actors.declare.names import own_prefix
 from actors.declare.options import ActorOptions
@@ -32,7 +31,7 @@ class DeclaredApp(Protocol):
         declared_topics: the topics of `app.topic(...)`.
         made_topics: the partition counts of topics that a worker creates, by name.
         topic_writers: by topic the actors that alone write there, as they were declared.
-        crons: the functions of `@app.cron` by name.
+        first_messages: by actor, the key and the message that a worker sends it when it has taken partition 0 over.
         wraps: the functions of `@app.wrap`.
         repartitions: the topics that are read by other keys than theirs, by name.
         tables, agents: Faust's tables and agents by name.
@@ -50,7 +49,7 @@ class DeclaredApp(Protocol):
     declared_topics: list[Any]
     made_topics: dict[str, int]
     topic_writers: dict[str, tuple[Any, ...]]
-    crons: dict[str, Cron]
+    first_messages: dict[str, tuple[Any, Any]]
     wraps: list[Callable[[Any], Any]]
     repartitions: dict[str, Repartition]
     tables: Any

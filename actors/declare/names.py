@@ -81,6 +81,11 @@ def reply_topic(app_id: str) -> str:
     return f"{app_id}-replies"
 
 
+def cron_topic(app_id: str, name: str) -> str:
+    """Return the topic of a function of `@app.cron`."""
+    return f"{own_prefix(app_id)}{name}-cron"
+
+
 def repartition_topic(app_id: str, actor: str, topic: str) -> str:
     """Return the topic through which an actor reads another one by a key of its own."""
     return f"{own_prefix(app_id)}{actor}-{topic}-repartition"

@@ -276,6 +276,10 @@ class ProgramClient:
         if self._app._producer is self:
             self._app.producer = None
 
+    def forget(self) -> None:
+        """Drop the client of questions, which has ended with the worker if that made it."""
+        self._requests = None
+
     async def partitions_of(self, topic: str) -> int:
         """Return the partition count of an actor's input."""
         return self._partitions_of(topic)

@@ -15,7 +15,6 @@ from typing import Any, Self, TypeVar
 from actors._faust.app import App
 from actors._faust.setup import Setup
 from actors._faust.views import copy_stores
-from actors.declare.calendar import Tick, next_key
 from actors.errors import ActorsError, UsageError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.committer import Committer
@@ -169,8 +168,8 @@ class Machine:
         self._specs = [self._replaced(spec) for spec in await setup.specs(inputs, changelogs, topics)]
         self._failures.clear()
         self._start()
-        for name in self._app.crons:
-            await self._app.tell(name, next_key(name), Tick())
+        for name, (key, message) in self._app.first_messages.items():
+            await self._app.tell(name, key, message)
         if settle:
             await self._settle()
 
@@ -215,6 +214,8 @@ class Machine:
         process, self._process, self._worker = self._process, None, None
         if process is not None:
             process.kill()
+            if self._client is not None:
+                self._client.forget()
             self._dead.append(process)
         for view in self._app.views:
             view.forget()

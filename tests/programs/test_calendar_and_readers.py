@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,12 +12,20 @@ from pathlib import Path
 
 import pytest
 
+from actors import EffectCall
 from actors.testing import ActorTestDriver
-from tests.programs import long_rides, nightly_report, order_readers, word_counts
+from tests.programs import at_most_ten, long_rides, mails_per_minute, nightly_report, order_readers, word_counts
 
 FOLDER = Path(__file__).parent
 REPOSITORY = FOLDER.parents[1]
-LINES = {"nightly_report": 16, "word_counts": 24, "long_rides": 21, "order_readers": 18}
+LINES = {
+    "nightly_report": 16,
+    "word_counts": 24,
+    "long_rides": 21,
+    "order_readers": 18,
+    "at_most_ten": 16,
+    "mails_per_minute": 12,
+}
 """The most lines that a program may take, without blank ones and docstrings."""
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR_MS, START_MS = 3_600_000, int(NOW.timestamp()) * 1000
@@ -71,6 +80,39 @@ def test_both_readers_see_each_order() -> None:
             driver.crash(keep_disk=False)
         assert driver.items(order_readers.totals) == {"ada": 26}
         assert [record.value for record in driver.outputs(order_readers.warnings)] == [7]
+
+
+def test_ten_renders_run_at_a_time() -> None:
+    running = [0, 0]
+
+    async def render(call: EffectCall, image: str) -> None:
+        running[0] += 1
+        running[1] = max(running)
+        await asyncio.sleep(1)
+        running[0] -= 1
+
+    with ActorTestDriver(at_most_ten.app, effects={at_most_ten.render: render}) as driver:
+        for number in range(40):
+            driver.post(at_most_ten.images, key=str(number), value=f"image {number}")
+        driver.settle()
+    assert running == [0, 10]
+
+
+def test_a_hundred_mails_of_a_tenant_go_out_in_a_minute() -> None:
+    times: dict[str, list[float]] = {"acme": [], "beta": []}
+
+    async def send(call: EffectCall, mail: dict[str, str]) -> None:
+        times[mail["tenant"]].append(asyncio.get_running_loop().time())
+
+    with ActorTestDriver(mails_per_minute.app, effects={mails_per_minute.send: send}) as driver:
+        for number in range(150):
+            tenant = "beta" if number > 145 else "acme"
+            driver.post(mails_per_minute.mails, key=str(number), value={"tenant": tenant, "text": "hello"})
+        driver.settle()
+    assert [len(times[tenant]) for tenant in ("acme", "beta")] == [146, 4]
+    acme = times["acme"]
+    assert all(later - earlier >= 60 for earlier, later in zip(acme, acme[100:], strict=False))
+    assert max(times["beta"]) < 30
 
 
 # --- types and size --------------------------------------------------------------------------------------------------

@@ -32,9 +32,8 @@ from actors._faust.startup.visible import required, visible
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.admin.topics import Topics
-from actors.declare.calendar import cron_topic
 from actors.declare.host import table_changelog
-from actors.declare.names import OPTION_STORES, own_prefix, plain_name
+from actors.declare.names import OPTION_STORES, cron_topic, own_prefix, plain_name
 from actors.declare.values.versions import refusal
 from actors.errors import ConfigurationError, LostChangelogError
 from actors.ports import Clock, Logs, OwnerRecord, TopicPartition

@@ -18,6 +18,7 @@ from actors.runtime.handlers.callables import is_generator
 P = typing_extensions.ParamSpec("P", default=...)
 R = typing_extensions.TypeVar("R", default=Any)
 Repeat: TypeAlias = Literal["until_done", "never"]
+LONGEST_RETRY_S = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ class Effect(Generic[P, R]):
         repeat: "never" for a call that is made once at most: its start is committed before it.
         on_give_up: the method of the actor that gets the `GivenUp` of a call; without it the call is parked.
         on_unknown: likewise, with the `Unknown` of a call that is never repeated.
+        permits: gives its calls their permits, over all workers: see `actors.limits.Limit`; None if it has no limits.
 
     Examples:
         >>> from actors import App, Context, EffectCall
@@ -146,6 +148,7 @@ class Effect(Generic[P, R]):
     repeat: Repeat = "until_done"
     on_give_up: str | None = None
     on_unknown: str | None = None
+    permits: Any = None
 
     def __post_init__(self) -> None:
         """Refuse what can't be meant.
@@ -211,3 +214,14 @@ def _takes_nothing(function: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):
         # Some builtins have no signature.
         return False
+
+
+def retry_after_s(error: BaseException | None) -> float:
+    """Return how long an error says to wait in its `retry_after`, seconds or a timedelta; 0 if it doesn't say.
+
+    Text is taken as the header `Retry-After` has it, in seconds.
+    """
+    after = getattr(error, "retry_after", None)
+    after = int(after) if isinstance(after, str) and after.isdecimal() else after
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    return float(seconds) if isinstance(seconds, int | float) and 0 < seconds <= LONGEST_RETRY_S else 0.0

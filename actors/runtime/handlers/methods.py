@@ -69,7 +69,7 @@ def has_timers(declared: Any) -> bool:
 
 
 def register_in(declared: Any) -> None:
-    """Give a function actor its `timer`, which makes functions its private methods."""
+    """Add to a function actor its `timer`, which makes functions its private methods."""
     functions: dict[str, Any] = vars(declared).setdefault(_FUNCTIONS, {})
 
     def register(function: F) -> F:

@@ -31,6 +31,7 @@ class Attempts:
 
     Attributes:
         arguments: by effect, how its arguments become JSON and come back.
+        waiting: how many calls wait for permits.
         is_closed: whether what is cancelled is cut short, and left to the next owner.
     """
 
@@ -41,7 +42,8 @@ class Attempts:
         self._most_threads = threads
         self._threads: DaemonThreads | None = None
         self.arguments = {name: Arguments(effect.function) for name, effect in spec.effect_functions.items()}
-        self.is_closed = False
+        self.waiting, self.is_closed = 0, False
+        self._turns: dict[str, Any] = {}
 
     def close(self) -> None:
         """End the threads as they get free."""
@@ -49,11 +51,34 @@ class Attempts:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def make(self, raw_key: bytes, head: Head, effect: Effect, began: Callable[[], object]) -> Outcome:
-        """Make the call; `began` is called right before.
+        """Make the call, as soon as it has its permit; `began` is called right before.
 
         Raises:
             CancelledError: the processor ends.
         """
+        if effect.permits is None:
+            return await self._make(raw_key, head, effect, began)
+        running = running_task()
+        self.waiting += 1
+        is_waiting = True
+        try:
+            args, kwargs = self.arguments[effect.name].bind(head.record.args, head.record.kwargs)
+            async with effect.permits.permit(self._turns, effect.timeout, args, kwargs) as ended:
+                self.waiting -= 1
+                is_waiting = False
+                outcome = await self._make(raw_key, head, effect, began)
+                ended(outcome.cause)
+                return outcome
+        except EXITS:
+            raise
+        except BaseException as error:
+            if is_closed(error, running):
+                raise
+            return Outcome(error=f"it got no permit: {error_text(error)}", cause=error)
+        finally:
+            self.waiting -= is_waiting
+
+    async def _make(self, raw_key: bytes, head: Head, effect: Effect, began: Callable[[], object]) -> Outcome:
         limit_s, running = effect.timeout.total_seconds(), running_task()
         deadline = asyncio.timeout(limit_s)
         try:

@@ -45,7 +45,7 @@ from actors.errors import RecordError, RecordTooLargeError, UsageError, show_byt
 from actors.ports import Clock
 from actors.runtime.cancellation import is_closed
 from actors.runtime.commands import written_by
-from actors.runtime.handlers.effect import Effect, GivenUp, Outcome, PendingEffect, Unknown
+from actors.runtime.handlers.effect import Effect, GivenUp, Outcome, PendingEffect, Unknown, retry_after_s
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
 from actors.runtime.message.outputs import EFFECT_HEADER
@@ -79,6 +79,8 @@ MOST_RUNS = 1_000
 """How many may run or have an outcome that isn't committed."""
 MOST_ENDED = 64
 """How many may run or have an outcome that isn't handled, beside one for each lane."""
+MOST_WAITING = 10_000
+"""How many may wait for permits."""
 MESSAGES_AT_ONCE = 100
 RESERVE_BYTES = 4_096
 """The room for what a record grows by after the handler wrote it: by its error above all."""
@@ -354,8 +356,11 @@ class Effects:
 
     @property
     def _has_room(self) -> bool:
-        has_room = len(self._running) + len(self._started) < AT_ONCE and len(self._runs) < MOST_RUNS
-        return has_room and len(self._running) + self._unhandled < self._most_unhandled
+        # Calls that wait for permits leave their places to others.
+        waiting = self._attempts.waiting
+        running, runs = len(self._running) - waiting, len(self._runs) - waiting
+        has_room = running + len(self._started) < AT_ONCE and runs < MOST_RUNS and waiting < MOST_WAITING
+        return has_room and running + self._unhandled < self._most_unhandled
 
     def _go_on(self) -> None:
         """Start what may run."""
@@ -529,7 +534,7 @@ class Effects:
         if effect is None or self._is_last(effect, record, outcome):
             self._bury(state, run, record, outcome, is_told=False)
             return msgspec.structs.replace(record, attempts=attempts, error=error, parked=True)
-        wait_s = effect.wait_s(attempts)
+        wait_s = max(effect.wait_s(attempts), retry_after_s(outcome.cause))
         logger.warning(
             "%s: effect %s (%s) failed in attempt %d: %s; the next is in %g s",
             self._where(run),

@@ -2,8 +2,7 @@
 
 from datetime import datetime
 
-from actors import Context
-from actors.declare import calendar
+from actors import Context, calendar
 from tests.kafka.apps.quick import NAME, quick_app
 
 calendar._FIELDS = 6

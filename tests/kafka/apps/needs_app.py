@@ -10,7 +10,7 @@ import faust
 
 from actors import App, Context, EffectCall
 
-FEATURES = ("store", "park", "timers", "effects", "dedupe", "ask", "publish", "view", "by", "cron")
+FEATURES = ("store", "park", "timers", "effects", "dedupe", "ask", "publish", "view", "by", "cron", "limit")
 
 
 def make(  # noqa: C901  a branch for each feature
@@ -28,9 +28,9 @@ def make(  # noqa: C901  a branch for each feature
     keyed = app.topic(f"{name}-keyed", key_type=str, value_type=str) if "by" in features else None
     effects = []
 
-    if "effects" in features:
+    if "effects" in features or "limit" in features:
 
-        @app.effect()
+        @app.effect(limit=5 if "limit" in features else None)
         async def post(call: EffectCall) -> None:
             """Do nothing."""
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors import App, ConfigurationError, Context, EffectCall, GivenUp, HandlerFailedError, OnError
-from actors.declare.calendar import Cron, Missed, Tick, next_key
+from actors.calendar import Cron, Tick, next_key
+from actors.declare.calendar import Missed
 from actors.testing import ActorTestDriver
 from tests.examples import examples
 

@@ -60,6 +60,7 @@ ROWS = {
     "ask": ("an actor that answers",),
     "by": ("`by=`",),
     "cron": ("`@app.cron`",),
+    "limit": ("`effects=`", "`limit=`, `rate=`"),
 }
 
 
@@ -147,6 +148,10 @@ def test_all_topics_are_there_with_their_partitions() -> None:
         "shop-replies": 8,
         "shop--report-cron": 1,
         "shop--report-timers-changelog": 1,
+        "shop-permits": 8,
+        "shop--permits-changelog": 8,
+        "shop--permits-timers-changelog": 8,
+        "shop--permits-answers-changelog": 8,
     }
     assert {name for name, need in needs.items() if not need.is_made} == {
         "shop-in",
@@ -155,7 +160,7 @@ def test_all_topics_are_there_with_their_partitions() -> None:
         "shop-seen",
         "shop-keyed",
     }
-    assert len(needs) == 18
+    assert len(needs) == 22
 
 
 def test_settings_are_those_with_which_a_worker_makes_them() -> None:
@@ -173,7 +178,7 @@ def test_settings_are_those_with_which_a_worker_makes_them() -> None:
 def test_kafkas_tools_make_each_topic() -> None:
     _, needs = needed(FEATURES)
     lines = kafka_topics(list(needs.values()), bootstrap=BOOTSTRAP, free=4, replication=3).splitlines()
-    assert len(lines) == 18
+    assert len(lines) == 22
     head = f"kafka-topics.sh --bootstrap-server {BOOTSTRAP} --create --if-not-exists --topic"
     assert f"{head} shop-in --partitions 4 --replication-factor 3" in lines
     assert any(

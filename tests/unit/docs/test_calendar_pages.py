@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import App, Context
+from actors import App, Context, EffectCall
 from actors.testing import ActorTestDriver
 from tests.documents import block
 
@@ -32,6 +32,24 @@ def test_the_example_runs_each_night() -> None:
     with ActorTestDriver(app, now=datetime(2026, 3, 28, tzinfo=UTC)) as driver:
         driver.advance(2 * 86_400)
         assert [sent.key for sent in driver.outputs("reports")] == ["2026-03-28", "2026-03-29"]
+
+
+def test_the_limited_effect_of_the_example_is_called() -> None:
+    app, mails = an_app(), list[tuple[str, str]]()
+    names = {"app": app, "EffectCall": EffectCall}
+    send = block("docs/reference/timers-and-effects.md", "Limits of effects").run(names)["send"]
+    orders = app.topic("orders", key_type=str, value_type=str)
+
+    async def sent(call: EffectCall, tenant: str, mail: str) -> None:
+        mails.append((tenant, mail))
+
+    @app.actor(orders, effects=[send])
+    async def place(ctx: Context, order: str) -> None:
+        ctx.effect(send, ctx.key, order)
+
+    with ActorTestDriver(app, effects={send: sent}) as driver:
+        driver.send(orders, key="acme", value="hat")
+    assert mails == [("acme", "hat")]
 
 
 def test_both_actors_of_the_example_get_each_order() -> None:
