@@ -17,7 +17,6 @@ from actors._core.outside import caused
 from actors._core.values.ids import message_id
 from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
-from actors.runtime.handlers.effect import EffectCall, PendingEffect
 from actors.runtime.message.failures import undecodable
 from actors.runtime.message.outputs import (
     NO_HEADERS,
@@ -32,7 +31,7 @@ from actors.runtime.message.outputs import (
     typed_headers,
 )
 from actors.runtime.message.task_state import TaskState
-from actors.runtime.message.tools import Answering, AnswerLater, Message
+from actors.runtime.message.tools import Answering, AnswerLater, EffectCall, Message, PendingEffect
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -45,11 +45,12 @@ from actors.errors import RecordError, RecordTooLargeError, UsageError, show_byt
 from actors.ports import Clock
 from actors.runtime.cancellation import is_closed
 from actors.runtime.commands import written_by
-from actors.runtime.handlers.effect import Effect, GivenUp, Outcome, PendingEffect, Unknown
+from actors.runtime.handlers.effect import Effect, GivenUp, Outcome, Unknown
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
 from actors.runtime.message.outputs import EFFECT_HEADER
 from actors.runtime.message.task_state import TaskState
+from actors.runtime.message.tools import PendingEffect
 from actors.runtime.meters import TaskMeters
 from actors.runtime.outbox.attempts import Attempts, carried
 from actors.runtime.outbox.calls import (

@@ -19,8 +19,6 @@ PAGES = ROOT / "docs" / "reference" / "api"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 SHOWN_BY_OTHERS = {
     "AnswerLater": "docs/reference/actors.md#answers-that-come-later",
-    "EffectCall": "the example of Effect",
-    "GivenUp": "docs/reference/timers-and-effects.md#effects-outside-kafka",
     "PendingEffect": "docs/reference/timers-and-effects.md#effects-outside-kafka",
     "ParkedHere": "a result of ActorTestDriver",
     "Sent": "a result of ActorTestDriver",
