@@ -11,8 +11,9 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from actors.runtime.handlers.effect import Effect, EffectCall
+from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
+from actors.runtime.message.tools import EffectCall
 from actors.runtime.outbox import effects
 from actors.runtime.outbox import queues as effect_lines
 from tests.sim.methods import again
