@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -33,25 +33,20 @@ class _Model(Protocol):
         """Return what is encoded."""
 
 
-Message: TypeAlias = (
-    msgspec.Struct
-    | _Dataclass
-    | _Model
-    | str
-    | bytes
-    | float
-    | Mapping[Any, Any]
-    | Sequence[Any]
-    | AnySet[Any]
-    | date
-    | time
-    | timedelta
-    | Decimal
-    | UUID
-    | Enum
-    | None
-)
+_Plain: TypeAlias = str | bytes | float | date | time | timedelta | Decimal | UUID | Enum | None
+_Many: TypeAlias = Mapping[Any, Any] | Sequence[Any] | AnySet[Any]
+Message: TypeAlias = msgspec.Struct | _Dataclass | _Model | _Plain | _Many
 """A message, as type checkers tell it from a function."""
+
+
+class When(TypedDict, total=False):
+    """The options of `Context.schedule`."""
+
+    after: timedelta | None
+    at: datetime | None
+    every: timedelta | None
+    name: str | None
+    stream_time: bool
 
 
 class AnswerLater(msgspec.Struct, frozen=True):

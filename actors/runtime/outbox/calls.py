@@ -26,7 +26,6 @@ from actors.runtime.message.context import Context
 from actors.runtime.message.failures import is_newer
 from actors.runtime.message.store import Store
 from actors.runtime.message.tools import PendingEffect
-from stores._core.overlay import Overlay
 
 PREFIX, END = b"e", b"f"
 """All keys of the outbox lie between."""
@@ -132,17 +131,6 @@ def decoded(raw: bytes) -> EffectRecord | None:
         return None
 
 
-def pending(overlay: Overlay, raw_key: bytes, limit: int) -> list[PendingEffect]:
-    """Return the first calls of a line, those that can't be read left out."""
-    rows = islice(overlay.items(*line_bounds(raw_key)), limit)
-    records = (decoded(raw) for _, raw in rows)
-    return [
-        PendingEffect(record.name, record.id, record.attempts, record.next_ms, record.error, record.parked)
-        for record in records
-        if record is not None
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class QueriedOutbox:
     """The effects of a query, which lists them and does nothing else with them."""
@@ -150,8 +138,14 @@ class QueriedOutbox:
     store: Store[bytes, bytes]
 
     def pending(self, ctx: Context, limit: int) -> list[PendingEffect]:
-        """Return the first calls of the key that aren't done."""
-        return pending(ctx._working("effects").overlays[self.store], ctx._raw_key, limit)
+        """Return the first calls of the key, those that can't be read left out."""
+        rows = islice(ctx._working("effects").overlays[self.store].items(*line_bounds(ctx._raw_key)), limit)
+        records = (decoded(raw) for _, raw in rows)
+        return [
+            PendingEffect(record.name, record.id, record.attempts, record.next_ms, record.error, record.parked)
+            for record in records
+            if record is not None
+        ]
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse."""
