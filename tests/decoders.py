@@ -46,6 +46,7 @@ from actors.local_kafka import settings as local_settings
 from actors.local_kafka.errors import LocalKafkaError
 from actors.ports import ActorReply, OwnerRecord
 from actors.runtime import commands
+from actors.runtime.handlers.call_arguments import decode_arguments
 from actors.runtime.observe import tracing
 from actors.runtime.outbox import calls as effect_calls
 from actors.runtime.quarantine import entries as parked_entries
@@ -278,6 +279,7 @@ DECODERS: dict[str, Decoder] = {
     "entry_of effect": Decoder(lambda raw: lines.entry_of("effect", 1, raw, b""), (_EFFECT,)),
     "_written_by": Decoder(lambda raw: lines._written_by(raw, None), (b"",)),
     "_place": Decoder(_text(lines._place, "replace"), (b"",), (lines.ParkedError,)),
+    "decode_arguments": Decoder(decode_arguments, (b'[[1,"a"],{"b":null}]',), MALFORMED),
     "decoded": Decoder(effect_calls.decoded, (_EFFECT,)),
     "_decoded timer": Decoder(
         timers._decoded, (b'{"due_ms":1,"every_ms":2,"clock":"wall","value":"","headers":[]}',), (NewerVersionError,)
