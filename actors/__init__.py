@@ -56,13 +56,16 @@ from actors.errors import (
     ViewTimeoutError,
 )
 from actors.runtime.handlers.actor import Actor, receive
-from actors.runtime.handlers.effect import Effect, EffectCall
+from actors.runtime.handlers.effect import Effect, EffectCall, GivenUp, PendingEffect, Unknown
+from actors.runtime.handlers.methods import timer
 from actors.runtime.handlers.query_methods import query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.message.tools import AnswerLater
 from actors.runtime.requests.references import Reference
+from actors.runtime.rows.contents import ListRows, MapRows, SetRows
+from actors.runtime.rows.stores import ListStore, MapStore, SetStore
 from actors.runtime.windows.store import WindowStore
 
 __all__ = [
@@ -83,11 +86,17 @@ __all__ = [
     "EffectCall",
     "Every",
     "ForeignKeyError",
+    "GivenUp",
     "HandlerFailedError",
     "Hopping",
+    "ListRows",
+    "ListStore",
+    "MapRows",
+    "MapStore",
     "NewerProgramError",
     "NewerVersionError",
     "OnError",
+    "PendingEffect",
     "QueryError",
     "ReadOnlyQueryError",
     "RecordError",
@@ -95,6 +104,8 @@ __all__ = [
     "Reference",
     "Rejected",
     "Session",
+    "SetRows",
+    "SetStore",
     "Sliding",
     "Store",
     "StoreOutsideHandlerError",
@@ -102,6 +113,7 @@ __all__ = [
     "TakeoverRefusedError",
     "Tumbling",
     "UndecodableRecordError",
+    "Unknown",
     "UnknownStoreError",
     "UnknownTopicError",
     "UsageError",
@@ -116,4 +128,5 @@ __all__ = [
     "aggregates",
     "query",
     "receive",
+    "timer",
 ]

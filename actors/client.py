@@ -29,7 +29,7 @@ from yarl import URL
 from actors._core.origins import is_on, origin_of
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import PARTITIONERS
-from actors.errors import ActorsError
+from actors.errors import ActorsError, UsageError
 from actors.http_client import HttpClient
 
 __all__ = [
@@ -261,6 +261,39 @@ class StateClient:
             if from_ms is None:
                 return found
 
+    async def rows(
+        self,
+        store: str,
+        key: Any,
+        *,
+        start: Any = None,
+        end: Any = None,
+        prefix: str | bytes | None = None,
+        reverse: bool = False,
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """Return (row, value) of a key of a map, list or set store, page by page; else as `lookup`.
+
+        Args:
+            store: its name.
+            key: as of `lookup`.
+            start: the first row; of a list an index, below 0 from its end.
+            end: the first row behind them.
+            prefix: of a map or a set: rows whose stored bytes begin so.
+            reverse: the last row first.
+        """
+        (text, encoding), cursor = _key_in_url(key), None
+        bounds = {"from": _bound(start)[0], "to": _bound(end)[0], "prefix": _bound(prefix, is_prefix=True)[0]}
+        while True:
+            bounds |= {"cursor": cursor, "encoding": encoding, "reverse": "true" if reverse else None}
+            query = _query(limit=PAGE_KEYS, read=self._read, **bounds)
+            path, route = f"/actors/{quote(store, safe='')}/{text}?{query}", await self._route(store, key)
+            content = (await self._ask("GET", path, store=store, route=route)).content
+            for row in content["rows"]:
+                yield row["row"], row["value"]
+            cursor = content["next"]
+            if cursor is None:
+                return
+
     async def get_many(self, store: str, keys: Iterable[Any], *, partition: int | None = None) -> dict[Any, Any]:
         """Return the values of those keys that are there; else as `lookup`.
 
@@ -353,6 +386,8 @@ class StateClient:
             StateUnavailableError: no worker could answer in time.
             StateRequestError: there is no such query, it doesn't take the arguments, or it failed.
         """
+        if not (isinstance(actor, str) or hasattr(actor, "names")):
+            raise UsageError("ask(): give an actor's name, a query's and a key, or a reference, as Account.at(KEY).…")
         if not isinstance(actor, str):
             return actor.answer(await self.ask(*actor.names(), **actor.arguments(args, arguments)))
         query, key = args

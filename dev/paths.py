@@ -96,7 +96,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "validate_exports comparable _compare_readable compare_held _judged _summarised _require_read",
         ),
         ("spark_replay/comparison/exports.py", "open_side kind_of find_exports _read _choose _read_files"),
-        ("spark_replay/comparison/judging.py", "held_point judge _judge_both"),
+        ("spark_replay/comparison/judging.py", "held_point judge"),
         ("spark_replay/fold/settled.py", "settle"),
         ("spark_replay/fold/fold.py", "last_writes live"),
         ("spark_replay/comparison/report.py", "report kind_counts cause_counts named_examples"),

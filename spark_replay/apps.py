@@ -66,7 +66,8 @@ def load_app(module: str, *, where: str = HERE) -> Any:
         return loaded.app
     apps = {key: value for key, value in vars(loaded).items() if _is_app(value)}
     if len({id(app) for app in apps.values()}) != 1:
-        raise AppError(f"module {name!r} has {_listed(apps)}: name the app as in --app {name}:app")
+        names = f"the apps {', '.join(sorted(apps))}" if apps else "no app"
+        raise AppError(f"module {name!r} has {names}: name the app as in --app {name}:app")
     return next(iter(apps.values()))
 
 
@@ -91,7 +92,3 @@ def _imported(name: str, where: str) -> Any:
 
 def _is_app(value: Any) -> bool:
     return callable(getattr(value, "decoder", None)) and hasattr(value, "actors")
-
-
-def _listed(found: dict[str, Any]) -> str:
-    return f"the apps {', '.join(sorted(found))}" if found else "no app"

@@ -12,13 +12,12 @@ them when the entry of their number exists, because no run can name them any mor
 
 from __future__ import annotations
 
-import fcntl
 import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import LogTooShortError, TargetError, UnknownTopicError, WrongTopicError
+from spark_replay.errors import TargetError, UnknownTopicError
 from spark_replay.fold.points import now_ms
 from spark_replay.session import require_classic
 from spark_replay.sources.archives.archive import TOLD_FILES
-from spark_replay.sources.archives.ledger import Ledger, Read, escaped_deletes
+from spark_replay.sources.archives.ledger import Ledger, escaped_deletes
 from spark_replay.sources.archives.manifest import (
     FILES,
     MANIFEST,
@@ -44,12 +43,13 @@ from spark_replay.sources.archives.manifest import (
     read_manifest,
 )
 from spark_replay.sources.archives.verification import digests_of, file_name, read_parquet, require_sound
-from spark_replay.sources.brokers.topic import Topic, asking, retention_of
+from spark_replay.sources.brokers.topic import Topic, asking
 from spark_replay.sources.digests import SHARED
 from spark_replay.sources.folders import WRITING, Folder
-from spark_replay.sources.kafka import kafka, read_topics
+from spark_replay.sources.kafka import KafkaSource, kafka, read_topics, require_following
 from spark_replay.sources.reading import reading
-from stores._files import make_folder, open_private, tighten, tighten_tree
+from spark_replay.sources.staging import alone
+from stores._files import tighten, tighten_tree
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -140,7 +140,8 @@ def archive_topics(
     started = time.monotonic()
     stop = threading.Event() if stop is None else stop
     _require_archive(folder)
-    with _alone(folder):
+    # in object storage the manifest stops one of two runs
+    with nullcontext() if folder.local is None else alone(folder.local / ".lock", folder.local):
         run = _Run(spark, wanted, folder, stop, tell)
         with _stopped_by(spark, stop):
             run.begin()
@@ -189,14 +190,15 @@ class _Run:
 
     def begin(self) -> None:
         """Read what the archive holds, and warn of tombstones that may have escaped it."""
+        if self._folder.local is not None:
+            tighten(self._folder.local)
         self.manifest = read_manifest(self._folder)
         ledgers = self.manifest.ledgers
         if not ledgers:
             return
         topics = self._topics()
-        retentions = retention_of(self._spark, self._wanted.brokers, sorted(ledgers), self._wanted.options)
         for name, ledger in sorted(ledgers.items()):
-            warning = escaped_deletes(ledger, topics[name].ends, retentions[name], now_ms())
+            warning = escaped_deletes(ledger, topics[name].ends, self._source(name).retention(), now_ms())
             if warning is not None:
                 self._tell(warning)
 
@@ -211,9 +213,32 @@ class _Run:
             is_last = all(part.ends == topics[part.name].ends for part in plan)
             self._write_batch(plan, asked_ms if is_last else None)
 
+    def _source(self, name: str) -> KafkaSource:
+        return kafka(self._spark, self._wanted.brokers, name, self._wanted.options)
+
     def _topics(self) -> dict[str, Topic]:
-        topics = _wanted_topics(self._spark, self._wanted)
-        _require_following(topics, self.manifest.ledgers, self._folder)
+        """Describe the topics that are wanted.
+
+        Raises:
+            UnknownTopicError: There is no such topic, or none that the pattern matches.
+            TargetError: The archive has topics that aren't wanted now.
+            ReplayError: What `Source.describe` and `require_following` raise.
+        """
+        names, pattern, brokers = self._wanted.topics, self._wanted.pattern, self._wanted.brokers
+        if pattern is not None:
+            with asking(self._spark, brokers, self._wanted.options, "their topics") as admin:
+                names = tuple(sorted(filter(pattern.fullmatch, admin.names())))
+        if not names:
+            raise UnknownTopicError(f"{brokers} has no topic that matches {getattr(pattern, 'pattern', '')!r}")
+        left_out = sorted(self.manifest.ledgers.keys() - set(names))
+        if left_out:
+            raise TargetError(
+                f"the archive {self._folder} also has {', '.join(left_out)}: an archive keeps its topics, so name them "
+                "too, or choose another folder"
+            )
+        topics = {name: self._source(name).describe() for name in names}
+        for name, ledger in self.manifest.ledgers.items():
+            require_following(ledger.described, topics[name], archive=f"the archive {self._folder}", brokers=brokers)
         return topics
 
     def _plan(self, topics: Mapping[str, Topic]) -> list[Topic]:
@@ -322,23 +347,21 @@ class _Run:
 
     def _covered(self, plan: Sequence[Topic], asked_ms: int | None) -> list[Ledger]:
         """Return the offsets of a batch that was just read."""
-        names = [part.name for part in plan]
-        read_ms = now_ms()
-        retentions = retention_of(self._spark, self._wanted.brokers, names, self._wanted.options)
-        ledgers = []
+        read_ms, ledgers = now_ms(), []
         for part in plan:
             ledger = self.manifest.ledgers.get(part.name) or Ledger(topic=part.name, topic_id=part.topic_id)
-            topic = kafka(self._spark, self._wanted.brokers, part.name, self._wanted.options).describe()
-            read = Read(
+            with self._source(part.name).asking() as admin:
+                topic, retention = admin.describe(part.name), admin.retention(part.name)
+            batch = ledger.batch(
                 starts=part.starts,
                 ends=part.ends,
                 asked_ms=ledger.asked_ms if asked_ms is None else max(ledger.asked_ms, asked_ms),
                 read_ms=read_ms,
                 # a record that came meanwhile may have made compaction take one before it was read
                 whole=part.ends == topic.ends,
-                retention=retentions[part.name],
+                retention=retention,
             )
-            ledgers.append(ledger.batch(read))
+            ledgers.append(batch)
         return ledgers
 
     def _commit(self, entry: Manifest) -> None:
@@ -399,57 +422,6 @@ class _Run:
                 self._folder.remove(f"{MANIFEST}/{name}")
 
 
-def _wanted_topics(spark: SparkSession, wanted: Wanted) -> dict[str, Topic]:
-    """Describe the topics that are wanted.
-
-    Raises:
-        UnknownTopicError: There is no such topic, or none that the pattern matches.
-        BrokerError: The brokers don't answer.
-    """
-    names = wanted.topics
-    if wanted.pattern is not None:
-        with asking(spark, wanted.brokers, wanted.options, "their topics") as admin:
-            names = tuple(sorted(filter(wanted.pattern.fullmatch, admin.names())))
-    if not names:
-        pattern = wanted.pattern.pattern if wanted.pattern else ""
-        raise UnknownTopicError(f"{wanted.brokers} has no topic that matches {pattern!r}")
-    return {name: kafka(spark, wanted.brokers, name, wanted.options).describe() for name in names}
-
-
-def _require_following(topics: Mapping[str, Topic], ledgers: Mapping[str, Ledger], folder: Folder) -> None:
-    """Check that the topics go on where the archive ends.
-
-    Raises:
-        TargetError: The archive has topics that aren't wanted now.
-        WrongTopicError: A topic was re-created since, or has lost records that the archive has.
-        LogTooShortError: Kafka deleted records before they were archived.
-    """
-    left_out = sorted(set(ledgers) - set(topics))
-    if left_out:
-        raise TargetError(
-            f"the archive {folder} also has {', '.join(left_out)}: an archive keeps its topics, so name them too, or "
-            "choose another folder"
-        )
-    for name, ledger in ledgers.items():
-        topic = topics[name]
-        if ledger.topic_id != topic.topic_id:
-            raise WrongTopicError(
-                f"the archive {folder} has a topic {name} with the id {ledger.topic_id}, the brokers' has "
-                f"{topic.topic_id}: it was re-created, choose another folder"
-            )
-        for number, (end, start) in enumerate(zip(ledger.ends, topic.starts, strict=False)):
-            if end < start:
-                raise LogTooShortError(
-                    f"{name} partition {number}: the archive {folder} ends at offset {end}, and the brokers' log "
-                    f"begins at {start}: what was between was deleted before it was archived; begin another archive"
-                )
-            if end > topic.ends[number]:
-                raise WrongTopicError(
-                    f"{name} partition {number}: the archive {folder} reaches {end}, the brokers' log "
-                    f"{topic.ends[number]}: is this another cluster?"
-                )
-
-
 def _size(part: Topic) -> int:
     return sum(part.ends) - sum(part.starts)
 
@@ -468,27 +440,6 @@ def _small_groups(manifest: Manifest) -> Iterator[list[ArchiveFile]]:
             group.append(file)
     if len(group) > 1:
         yield group
-
-
-@contextmanager
-def _alone(folder: Folder) -> Iterator[None]:
-    """Keep other runs on this machine out; elsewhere the manifest stops one of them."""
-    to = folder.local
-    if to is None:
-        yield
-        return
-    try:
-        make_folder(to)
-        tighten(to)
-        file = open_private(to / ".lock", "w")
-    except OSError as error:
-        raise TargetError(f"{to} can't be written: {error}") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise TargetError(f"another run is archiving to {to}: wait for its end, or stop it") from error
-        yield
 
 
 @contextmanager

@@ -17,17 +17,15 @@ JARS_VARIABLE = "SPARK_REPLAY_JARS"
 _ARTIFACT = "spark-sql-kafka-0-10_2.13"
 # each by what its file's name begins with
 _NEEDED = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
-_S3A_NEEDED = ("hadoop-aws-", "bundle-")
-_AVRO_NEEDED = ("spark-avro_",)
-_TABLES = {
-    "delta": ("io.delta:delta-spark_{minor}_2.13:4.4.0", ("4.0", "4.1", "4.2"), ("delta-spark_", "delta-")),
-    "iceberg": (
-        "org.apache.iceberg:iceberg-spark-runtime-{minor}_2.13:1.11.0",
-        ("4.0", "4.1"),
-        ("iceberg-spark-runtime-",),
-    ),
+_MORE = {
+    "s3a": ("org.apache.hadoop:hadoop-aws:{hadoop}", ("hadoop-aws-", "bundle-")),
+    "avro": ("org.apache.spark:spark-avro_2.13:{spark}", ("spark-avro_",)),
+    "delta": ("io.delta:delta-spark_{minor}_2.13:4.4.0", ("delta-spark_", "delta-")),
+    "iceberg": ("org.apache.iceberg:iceberg-spark-runtime-{minor}_2.13:1.11.0", ("iceberg-spark-runtime-",)),
 }
-"""Of a format of tables its package, the minor releases of Spark that it has an artifact for, and the jars' names."""
+"""More jars for Spark, by file system or format: the package, and how their names begin."""
+_RELEASES = {"delta": ("4.0", "4.1", "4.2"), "iceberg": ("4.0", "4.1")}
+"""The minor releases of Spark for which there is an artifact of a package, where not for all."""
 _VERSION = re.compile(r"spark-sql-kafka-0-10_[\d.]+-(\d+\.\d+)\.[^/]*\.jar$")
 _CACHE = Path("~/.cache/faust-actors")
 _LAUNCHER = Path(__file__).with_name("java")
@@ -66,54 +64,11 @@ def ensure_jars() -> list[Path]:
     return jars
 
 
-def ensure_s3a_jars() -> list[Path]:
-    """Return the jars with which Spark reads and writes `s3a://`, of pyspark's Hadoop; fetch them if need be.
+def ensure_more_jars(kind: str) -> list[Path]:
+    """Return the jars for `s3a://`, or for the format `avro`, `delta` or `iceberg`; fetch them if need be.
 
     They are kept in the folder that the variable `SPARK_REPLAY_JARS` names, or in
-    `~/.cache/faust-actors/hadoop-aws-<version>`; they have 560 MB.
-
-    Raises:
-        ToolMissingError: There is no jgo to fetch them with, or the folder lacks some.
-        ReplayError: They can't be fetched.
-    """
-    import pyspark
-
-    [client] = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
-    version = client.stem.removeprefix("hadoop-client-api-")
-    package = f"org.apache.hadoop:hadoop-aws:{version}"
-    return _kept(f"hadoop-aws-{version}", [package], _S3A_NEEDED, f"hadoop-aws {version}")
-
-
-def ensure_avro_jars() -> list[Path]:
-    """Return the jar with which Spark reads Avro, of pyspark's release; folders and errors as of `ensure_s3a_jars`."""
-    import pyspark
-
-    package, what = avro_package(pyspark.__version__), f"spark-avro-{pyspark.__version__}"
-    return _kept(what, [package], _AVRO_NEEDED, what)
-
-
-def avro_package(version: str) -> str:
-    """Return the package of spark-avro for a release of Spark."""
-    return f"org.apache.spark:spark-avro_2.13:{version}"
-
-
-def table_package(kind: str, spark_version: str) -> str:
-    """Return the package of `delta` or `iceberg` for a release of Spark; `ToolMissingError` if there is none."""
-    package, releases, _ = _TABLES[kind]
-    minor = minor_release(spark_version)
-    if minor not in releases:
-        raise ToolMissingError(
-            f"{package.format(minor='…')} has no artifact for Spark {spark_version}: use pyspark of "
-            f"{' or '.join(releases)} for tables of {kind.capitalize()}"
-        )
-    return package.format(minor=minor)
-
-
-def ensure_table_jars(kind: str) -> list[Path]:
-    """Return the jars with which Spark reads and writes tables of `delta` or `iceberg`; fetch them if need be.
-
-    They are kept in the folder that the variable `SPARK_REPLAY_JARS` names, or in
-    `~/.cache/faust-actors/<artifact>-<version>`; they have 12 and 48 MB.
+    `~/.cache/faust-actors/<artifact>-<version>`; those for `s3a://` have 560 MB, the others 60 at most.
 
     Raises:
         ToolMissingError: The format isn't for this Spark; there is no jgo to fetch them with; or the folder lacks some.
@@ -121,8 +76,27 @@ def ensure_table_jars(kind: str) -> list[Path]:
     """
     import pyspark
 
-    package = table_package(kind, pyspark.__version__)
-    return _kept("-".join(package.split(":")[1:]), [package], _TABLES[kind][2], package)
+    package = package_of(kind, pyspark.__version__)
+    return _kept("-".join(package.split(":")[1:]), [package], _MORE[kind][1], package)
+
+
+def package_of(kind: str, spark_version: str) -> str:
+    """Return the package of such jars for a release of Spark; `ToolMissingError` if there is none."""
+    package, minor = _MORE[kind][0], minor_release(spark_version)
+    releases = _RELEASES.get(kind, (minor,))
+    if minor not in releases:
+        raise ToolMissingError(
+            f"{package.format(minor='…')} has no artifact for Spark {spark_version}: use pyspark of "
+            f"{' or '.join(releases)} for tables of {kind.capitalize()}"
+        )
+    return package.format(minor=minor, spark=spark_version, hadoop=_hadoop_version())
+
+
+def _hadoop_version() -> str:
+    import pyspark
+
+    [client] = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
+    return client.stem.removeprefix("hadoop-client-api-")
 
 
 def _kept(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import ReplayError, ToolMissingError
-from spark_replay.jars import ensure_jars, ensure_s3a_jars, ensure_table_jars, require_java
+from spark_replay.jars import ensure_jars, ensure_more_jars, require_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,9 +145,9 @@ def _settings(
         # its JVM runs already: jars named now would reach the executors only, in place of those of --jars
         return chosen
     jars = [str(jar) for jar in ensure_jars()]
-    more = [str(jar) for jar in ensure_s3a_jars()] if s3a else []
     packages = f"{asked.get('spark.jars')},{asked.get('spark.jars.packages')}"
-    more += [str(jar) for kind in tables if f"{kind}-spark" not in packages for jar in ensure_table_jars(kind)]
+    kinds = [*(["s3a"] if s3a else []), *(kind for kind in tables if f"{kind}-spark" not in packages)]
+    more = [str(jar) for kind in kinds for jar in ensure_more_jars(kind)]
     if chosen.get("spark.master", "").startswith("local"):
         # Spark copies the jars of spark.jars for each run, and the SDK's is large
         path = "spark.driver.extraClassPath"

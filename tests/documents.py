@@ -21,6 +21,10 @@ EVERY_S = 20.0
 
 _SHOWN = re.compile(r"^\$ (?P<line>curl .*)(?:\n(?P<answer>[\[{].*))?$|`(?P<inline>curl [^`\n]*)`", re.MULTILINE)
 RUN_ELSEWHERE = {
+    "docs/how-to/from-temporal.md#An agent": "tests/programs/test_timers_and_effects.py",
+    "docs/how-to/from-temporal.md#An agent/2": "tests/programs/test_timers_and_effects.py",
+    "docs/how-to/from-temporal.md#A saga": "tests/programs/test_timers_and_effects.py",
+    "docs/how-to/from-temporal.md#A saga/2": "tests/programs/test_timers_and_effects.py",
     "docs/how-to/snapshots.md#A corrected state": "tests/spark/snapshot/test_publish.py",
     "docs/how-to/extensions.md#Run something of your own in each worker": "tests/unit/app/test_extensions.py",
     "docs/how-to/extensions.md#Install it/2": "tests/unit/app/test_extensions.py",
@@ -68,6 +72,9 @@ RUN_ELSEWHERE = {
     "docs/how-to/windows-and-joins.md#Failed logins": "tests/unit/docs/test_programs_page.py",
     "docs/tutorial/shop.md#2. Write an actor with state": "tests/unit/docs/test_tutorial.py",
     "docs/tutorial/shop.md#3. Test it without a broker": "tests/unit/docs/test_tutorial.py",
+    "docs/reference/timers-and-effects.md#Timers": "tests/unit/docs/test_timers_page.py",
+    "docs/reference/timers-and-effects.md#Effects outside Kafka": "tests/unit/docs/test_timers_page.py",
+    "docs/reference/timers-and-effects.md#Calls that may not be repeated": "tests/unit/docs/test_timers_page.py",
     **dict.fromkeys(
         (
             "docs/how-to/formats.md#Formats: Avro, Protobuf and JSON Schema with a schema registry",
@@ -87,10 +94,38 @@ RUN_ELSEWHERE = {
         ),
         "tests/unit/docs/test_envelopes_pages.py",
     ),
+    **dict.fromkeys(
+        (
+            "docs/how-to/around-handlers.md#A session of a database",
+            "docs/how-to/around-handlers.md#A tenant for each message",
+            "docs/how-to/from-celery.md#The program",
+            "docs/how-to/from-celery.md#The program/2",
+            "docs/how-to/logs.md#Lines of a handler",
+            "docs/reference/inputs.md#Several actors of one topic",
+            "docs/reference/timers-and-effects.md#A calendar",
+        ),
+        "tests/unit/docs/test_calendar_pages.py",
+    ),
     "docs/how-to/http-commands.md#Take commands by HTTP": "tests/unit/docs/test_http_page.py",
     "docs/how-to/http-commands.md#The same in FastAPI": "tests/unit/docs/test_http_page.py",
     "docs/how-to/http-commands.md#The same in FastAPI/2": "tests/unit/docs/test_http_page.py",
+    **dict.fromkeys(
+        (
+            "docs/how-to/postgres.md#Write to PostgreSQL",
+            "docs/how-to/sinks.md#A function",
+            "docs/how-to/sinks.md#Any DB-API driver, exactly once",
+            "docs/how-to/sinks.md#Parquet files, exactly once",
+            "docs/how-to/sinks.md#Webhooks",
+            "docs/how-to/sinks.md#A target of your own",
+            "docs/how-to/lookups.md#Look up",
+            "docs/how-to/sources.md#Poll a source",
+            "docs/how-to/large-values.md#Large values",
+        ),
+        "tests/unit/docs/test_sinks_pages.py",
+    ),
     "docs/how-to/views.md#Views": "tests/kafka/docs/test_documents.py",
+    "docs/how-to/rows.md#Rows below a key": "tests/unit/docs/test_rows_page.py",
+    "docs/how-to/rows.md#Reading pages/2": "tests/unit/docs/test_rows_page.py",
 }
 """Blocks of the documents that a test of their own runs, by that test's file."""
 

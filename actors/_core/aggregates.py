@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, overload
 import msgspec
 
 from actors._core.outside import MALFORMED
-from actors._core.values.read_back import difference, is_told_by_equality
+from actors._core.values.read_back import difference, has_nan, is_told_by_equality
 
 S = TypeVar("S")
 V = TypeVar("V")
@@ -128,7 +128,7 @@ def min(value_type: type[V]) -> Aggregate[V | None]: ...
 @overload
 def min(value_type: UnionType | None = None) -> Aggregate[Any]: ...
 def min(value_type: Any = None) -> Aggregate[Any]:
-    """Keep the smallest value; None where there was none. `value_type` is as of `top_n`."""
+    """Keep the smallest value; None where there was none. NaN is refused. `value_type` is as of `top_n`."""
     return _extreme("min", value_type, _smaller)
 
 
@@ -137,7 +137,7 @@ def max(value_type: type[V]) -> Aggregate[V | None]: ...
 @overload
 def max(value_type: UnionType | None = None) -> Aggregate[Any]: ...
 def max(value_type: Any = None) -> Aggregate[Any]:
-    """Keep the largest value; None where there was none. `value_type` is as of `top_n`."""
+    """Keep the largest value; None where there was none. NaN is refused. `value_type` is as of `top_n`."""
     return _extreme("max", value_type, _larger)
 
 
@@ -248,7 +248,7 @@ def top_n(n: int, by: Callable[[Any], Any] = as_it_is, *, value_type: Any = None
 
     Args:
         n: how many.
-        by: gives what values are compared by.
+        by: gives what values are compared by. NaN is refused.
         value_type: what values are: `msgspec.Struct`, dataclass, or any type that msgspec knows. None is for plain
             data: numbers, strings, bytes, and lists and dicts of these.
 
@@ -260,7 +260,11 @@ def top_n(n: int, by: Callable[[Any], Any] = as_it_is, *, value_type: Any = None
     def best(values: list[Any]) -> list[Any]:
         return sorted(values, key=by, reverse=True)[:n]
 
-    kind, add = _values("top_n", value_type, lambda state, value: best([*state, value]))
+    def add_best(state: list[Any], value: Any) -> list[Any]:
+        _check_order("top_n", by(value))
+        return best([*state, value])
+
+    kind, add = _values("top_n", value_type, add_best)
     return Aggregate(
         [], add, lambda one, two: best([*one, *two]), GenericAlias(list, (kind,)), name="top_n", keeps_some=True
     )
@@ -295,7 +299,11 @@ def approx_distinct() -> Aggregate[bytes]:
 
 
 def _extreme(what: str, value_type: Any, better: Callable[[Any, Any], Any]) -> Aggregate[Any]:
-    kind, add = _values(what, value_type, better)
+    def add_better(state: Any, value: Any) -> Any:
+        _check_order(what, value)
+        return better(state, value)
+
+    kind, add = _values(what, value_type, add_better)
     return Aggregate(None, add, better, Any if kind is Any else kind | None, name=what, keeps_some=True)
 
 
@@ -309,6 +317,14 @@ def _larger(one: Any, two: Any) -> Any:
     if one is None or two is None:
         return two if one is None else one
     return two if two > one else one
+
+
+_ORDERED = frozenset((int, str, bytes, bool, type(None)))
+
+
+def _check_order(what: str, value: Any) -> None:
+    if type(value) not in _ORDERED and has_nan(value):
+        raise ValueError(f"aggregates.{what}() of NaN, which is neither smaller nor larger than a number: leave it out")
 
 
 _PLAIN = frozenset((int, float, str, bytes, bool, type(None), list, tuple, dict))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from actors._core.aggregates import Aggregate
 from actors._core.task.policy import Misplaced, OnError, Then
@@ -18,6 +18,7 @@ from actors._faust.tracing import trace_headers
 from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
 from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
+from actors.declare.calendar import Cron, Crons
 from actors.declare.class_state import state_store
 from actors.declare.declared import (
     Declaration,
@@ -25,6 +26,7 @@ from actors.declare.declared import (
     check_expiry,
     check_options,
     check_value_type,
+    check_wrap,
     least_idle,
     takes_tombstones,
 )
@@ -35,6 +37,7 @@ from actors.declare.options import milliseconds
 from actors.declare.publishing import claim_target
 from actors.declare.streams.joins import Joins
 from actors.declare.streams.repartition import By, Repartition, forwarder, refuse_own_input
+from actors.declare.streams.rows import RowStores
 from actors.declare.streams.tables import Tables, inputs_of, owned
 from actors.declare.streams.windows import Late, WindowStores, timed
 from actors.declare.values.codecs import Format, declared_type, resolve
@@ -47,22 +50,26 @@ from actors.ports import ActorReply, ActorRequest
 from actors.runtime.handlers.actor import handler_of
 from actors.runtime.handlers.callables import name_of
 from actors.runtime.handlers.dedupe import Identify, by_header, deduplicated
-from actors.runtime.handlers.effect import Effect
+from actors.runtime.handlers.effect import Effect, Repeat
+from actors.runtime.handlers.methods import Methods, caller, has_timers
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context, is_handling
 from actors.runtime.message.publishing import PublishedStore
 from actors.runtime.message.store import Placement, Store
 from actors.runtime.message.unresolved import resolved
-from actors.runtime.requests.references import Declare, claim
+from actors.runtime.requests.references import Answer, Declare, P, claim
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.threads import in_threads
 from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
 
+Wrap = TypeVar("Wrap", bound=Callable[[Context], Iterator[None] | AsyncIterator[None]])
+F = TypeVar("F", bound=Callable[..., Any])
 ANSWER_TTL = timedelta(days=1)
 
 
-class App(Joins, Tables, WindowStores, FaustApp):
+class App(Crons, Joins, Tables, WindowStores, RowStores, FaustApp):
     """A Faust app with actors.
 
     Takes Faust's settings and those of `ActorOptions`.
@@ -77,6 +84,8 @@ class App(Joins, Tables, WindowStores, FaustApp):
         check_app_id(id)
         self.made_topics: dict[str, int] = {}
         """Topics, by name with their partitions, that a worker makes when they are missing."""
+        self.crons: dict[str, Cron] = {}
+        self.wraps: list[Callable[[Context], Any]] = []
         self.repartitions: dict[str, Repartition] = {}
         self._asks: KafkaRequests | None = None
         super().__init__(id, **options)
@@ -129,7 +138,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
         """
         name_store(self, name, renamed_from)
         check_expiry(name, on_expire, ttl, expires)
-        keys = store_keys(self, key_type, key_serializer)
+        keys, self.key_types[name] = store_keys(self, key_type, key_serializer), key_type
         options: dict[str, Any] = {"version": version, "upgrades": upgrades, "aggregate": aggregate}
         options["bind"] = binder(self, changelog_topic(self, name), format)
         value_type = declared_type(f"store {name}", value_type, format)
@@ -160,7 +169,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
         self,
         topic: Any,
         *more_topics: Any,
-        stores: Sequence[Store[Any, Any] | WindowStore[Any, Any]] = (),
+        stores: Sequence[Store[Any, Any] | WindowStore[Any, Any] | RowStore] = (),
         name: str | None = None,
         dedupe_by: str | Identify | None = None,
         dedupe_ttl: timedelta | None = None,
@@ -254,15 +263,55 @@ class App(Joins, Tables, WindowStores, FaustApp):
         return view
 
     @check_arguments
+    def sink(
+        self,
+        topic: Any,
+        *,
+        to: Any = None,
+        name: str | None = None,
+        batch: int = 1000,
+        within: timedelta = timedelta(seconds=1),
+        on_error: OnError | Then = "stop",
+        tombstones: bool = False,
+    ) -> Callable[[F], F]:
+        """Make a function one that workers call with the records of a topic, in batches, to write them elsewhere.
+
+        Without `to=` it is called with a `Batch`, and the batch's offsets are committed when it has returned: at least
+        once. With `to=`, it is called with each `Record` and returns the row to write, or None.
+
+        Args:
+            topic: a topic of `app.topic(...)`.
+            to: a target of `actors.sinks`.
+            name: names the consumer group, `{app id}-sink-{name}`; the function's by default.
+            batch: how many records a batch has at most.
+            within: how long the first record of a batch waits for others.
+            on_error: what becomes of a record that the target refuses, "stop" or "skip"; with a dead letter as
+                `OnError(then="skip", dead_letters=True)`. Any other failure is tried again for as long as it takes.
+            tombstones: with `to=`, whether the function is called for records without a value too; there is no row for
+                these otherwise.
+
+        Raises:
+            ConfigurationError: the name is taken, an argument can't be meant, or `extensions` leaves out `sinks`.
+        """
+        sinks = self.extensions.get("sinks")
+        if sinks is None:
+            raise ConfigurationError("app.sink(): the app's `extensions` leave out `sinks`: name it there")
+        options = {"batch": batch, "within": within, "on_error": on_error, "tombstones": tombstones}
+        return cast("Callable[[F], F]", sinks.sink(topic, to=to, name=name, **options))
+
+    @check_arguments
     def effect(
         self,
         *,
         name: str | None = None,
-        attempts: int = 10,
+        attempts: int | None = None,
         first_wait: timedelta = timedelta(seconds=1),
         longest_wait: timedelta = timedelta(minutes=5),
         timeout: timedelta = timedelta(seconds=30),
-    ) -> Callable[[Callable[..., Any]], Effect]:
+        repeat: Repeat = "until_done",
+        on_give_up: str | Callable[..., Any] | None = None,
+        on_unknown: str | Callable[..., Any] | None = None,
+    ) -> Callable[[Callable[P, Answer]], Effect[P, Answer]]:
         """Make a function one that handlers may call through `ctx.effect`: it acts outside of Kafka.
 
         It is called as `function(call, *args, **kwargs)`, `call` being an `EffectCall`; a plain function runs in a
@@ -270,22 +319,29 @@ class App(Joins, Tables, WindowStores, FaustApp):
 
         Args:
             name: how it is called in the outbox, so don't change it while calls wait there; the function's by default.
-            attempts: how often it is called until it is parked; 0 for ever.
+            attempts: how often it is called until it is given up, 10 times by default; 0 for ever.
             first_wait: before the second attempt; doubled for each further one.
             longest_wait: no wait is longer.
             timeout: of one attempt.
+            repeat: "never" for a call that is made once at most. Its start is committed before it; if it isn't known
+                then how the call ended, it isn't made again.
+            on_give_up: the method of the class actor, by name, that gets the `GivenUp` of a call that was given up; of
+                a function actor the function, marked with its `timer`. Without it the call is parked.
+            on_unknown: likewise for the `Unknown` of a call with `repeat="never"`.
 
         Raises:
             ConfigurationError: an argument can't be meant.
         """
+        tried = attempts if attempts is not None else 1 if repeat == "never" else 10
+        told = [to if to is None or isinstance(to, str) else name_of(to) for to in (on_give_up, on_unknown)]
 
-        def decorate(function: Callable[..., Any]) -> Effect:
+        def decorate(function: Callable[P, Answer]) -> Effect[P, Answer]:
             called = name or name_of(function)
             spans = {"first_wait": first_wait, "longest_wait": longest_wait, "timeout": timeout}
             for option, span in spans.items():
                 check_span(f"effect {called}", option, span)
             try:
-                return Effect(function, name=called, attempts=attempts, **spans)
+                return Effect(function, called, tried, **spans, repeat=repeat, on_give_up=told[0], on_unknown=told[1])
             except ValueError as error:
                 raise ConfigurationError(f"effect {called}: {error}") from error
 
@@ -306,6 +362,20 @@ class App(Joins, Tables, WindowStores, FaustApp):
             UsageError: the app has no such actor.
         """
         return self.definition_of(actor).on(topic)
+
+    def wrap(self, function: Wrap) -> Wrap:
+        """Run a function around every handler of the app: for sessions of a database, tenants, traces.
+
+        It has one `yield`, in whose place the handler runs, and may be async. It is called with the message's context,
+        in the order of the declarations, and again whenever a message is tried again. An error that the handler raises
+        comes out of the `yield`; one that the function raises is one of the handler.
+
+        Raises:
+            ConfigurationError: it has no `yield`, or can't be called with a context.
+        """
+        check_wrap(function)
+        self.wraps.append(function)
+        return function
 
     def query(self, actor: Any, *, name: str | None = None) -> Callable[[Asking], Asking]:
         """Make a function a query of a function actor; of a class actor, mark a method with `@query`.
@@ -451,7 +521,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
         check_options(name, declared, options)
-        (topic, *others), feeds = inputs_of(self, name, topics, options)
+        (topic, *others), feeds = inputs_of(self, name, topics, options, key_type=getattr(declared, "key_type", Any))
         check_value_type(name, topic, declared)
         for store in options.stores:
             if self.stores.get(store.name) is not store:
@@ -461,7 +531,7 @@ class App(Joins, Tables, WindowStores, FaustApp):
         answer_types = ReplyTypes.of(name, declared, resolve, is_asked=options.answer_ttl is not None)
         wanted = {
             "ids": (options.dedupe_by is not None, options.dedupe_ttl),
-            "timers": (options.timers, None),
+            "timers": (options.timers or has_timers(declared), None),
             "effects": (bool(options.effects), None),
             "parked": (options.on_error.parks, None),
             "answers": (answer_types is not None, options.answer_ttl or ANSWER_TTL),
@@ -478,17 +548,21 @@ class App(Joins, Tables, WindowStores, FaustApp):
             letters = dead_letter_topic(self.app_id)
             refuse_own_input((topic, *others), letters, "OnError(dead_letters=True)", "skipped messages")
 
-        def wrap(function: Any) -> Any:
+        def bare(function: Any) -> Any:
             if isinstance(function, type):
-                handler = handler_of(function, own, threaded=threaded, stops=options.on_error.then == "stop")
-            else:
-                handler = as_coroutine(function) if threaded is None else threaded(function)
+                return handler_of(function, own, threaded=threaded, stops=options.on_error.then == "stop")
+            return as_coroutine(function) if threaded is None else threaded(function)
+
+        def wrap(function: Any) -> Any:
+            handler = bare(function)
             if ids is not None and options.dedupe_by is not None:
                 handler = deduplicated(handler, ids, options.dedupe_by)
             return windowed(handler, late, options.windows)
 
+        own_calls = bare(declared) if isinstance(declared, type) else as_coroutine(caller(threaded))
         definition = ActorDefinition(
             name=name,
+            methods=Methods(name, declared, windowed(own_calls, "handle", options.windows)),
             topics=(topic, *others),
             stores=(*options.stores, *([] if own is None else [own]), *extras.values()),
             handler=wrap(declared),

@@ -40,6 +40,8 @@ class WorkerExtension:
     """
 
     app: Any
+    runs_alone = False
+    """True if a worker of an app without actors and views runs it too."""
 
     def __init__(self, app: Any, settings: dict[str, Any]) -> None:
         """Note the app, of which only `actor_options` is set. `settings` are Faust's own, and may be changed."""

@@ -28,6 +28,7 @@ from actors._kafka.client import own
 from actors._kafka.consume.silence import Silence
 from actors._kafka.outage import Outages
 from actors.declare.arguments import say_unknown
+from actors.declare.names import check_apart
 from actors.declare.options import milliseconds
 from actors.declare.topic import ActorChannel
 from actors.declare.values.codecs import Codec, declared_type, is_format
@@ -102,7 +103,7 @@ class Boot(BootStrategy):  # type: ignore[misc]
     def server(self) -> Sequence[Service]:
         """Return the services of a worker in the order of their start."""
         services = list(super().server())
-        if self.app.actors or self.app.views:
+        if self.app.has_service:
             services.append(self.app.actor_service)
         return services
 
@@ -117,6 +118,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self.actor_options, faust_options = split_options(options, self.Settings.SETTINGS, self.setting_origins)
         self.actors: dict[str, ActorDefinition] = {}
         self.stores: dict[str, Store[Any, Any]] = {}
+        self.key_types: dict[str, Any] = {}
         self.value_types: dict[str, ValueType] = {}
         self.value_codecs: dict[str, Codec] = {}
         """By store."""
@@ -142,6 +144,11 @@ class FaustApp(faust.App):  # type: ignore[misc]
         super().__init__(id, **faust_options)
 
     @property
+    def has_service(self) -> bool:
+        """True if a worker has more to run than Faust's own parts."""
+        return bool(self.actors or self.views) or any(part.runs_alone for part in self.extensions.values())
+
+    @property
     def app_id(self) -> str:
         """The app's id with its version: `conf.id`, known before the settings are read."""
         id, options = self._default_options
@@ -164,15 +171,20 @@ class FaustApp(faust.App):  # type: ignore[misc]
                 can't be told is treated as the actor's `on_error` says.
             writers: the actors that alone write to the topic: their functions, classes or names. A reader's event time
                 follows theirs then, so that its windows and joins don't depend on when records are read.
+            shared: several actors read the topic by its own key. Each gets its records through a topic of its own,
+                which workers make.
             format: how values become bytes, in the place of `value_serializer`: one of `actors.formats`, or your own.
                 `Avro(Order)` says the type too.
             key_format: likewise for keys.
             options: as Faust's.
 
         Raises:
-            ConfigurationError: there is no such partitioner, or `timestamp` can't be called with a value.
+            ConfigurationError: there is no such partitioner, `timestamp` can't be called with a value, or another
+                topic's name differs in dots and underscores only.
         """
-        writers = options.pop("writers", None)
+        for name in topics:
+            check_apart("topic", name, (other for declared in self.declared_topics for other in declared.topics))
+        writers, is_shared = options.pop("writers", None), options.pop("shared", False)
         partitioner = _partitioner(topics, options.pop("partitioner", None))
         timestamp = _timestamp(topics, options.pop("timestamp", None))
         known = list(inspect.signature(faust.App.topic).parameters)[2:]
@@ -195,7 +207,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
                 },
             )
         topic = super().topic(*topics, **options)
-        topic.partitioner, topic.timestamp = partitioner, timestamp
+        topic.partitioner, topic.timestamp, topic.is_shared = partitioner, timestamp, is_shared
         if writers is not None:
             self._note_writers(topic, writers)
         self.declared_topics.append(topic)
@@ -400,7 +412,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
     async def on_start(self) -> None:
         """Start as Faust does, without a consumer where nothing of Faust's consumes."""
-        if (self.actors or self.views) and not (self.client_only or self.producer_only):
+        if self.has_service and not (self.client_only or self.producer_only):
             await self.actor_service.connect()
         if self.boot_strategy._should_enable_kafka_consumer():
             await super().on_start()

@@ -12,8 +12,10 @@ from actors._core.logs import escaping
 from actors._core.task.lifecycle import State
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.topics import ANY_TIME, Topics
+from actors.declare.declared import wrapped
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp, changelog_topic
+from actors.declare.streams.repartition import Repartition
 from actors.declare.values.codecs import one_form
 from actors.declare.values.schemas import key_codec, topic_codecs
 from actors.errors import ActorsError, ConfigurationError
@@ -145,22 +147,23 @@ async def check_parked(app: DeclaredApp, topics: Topics, inputs: Mapping[str, To
             )
 
 
-def check_aggregates(app: DeclaredApp) -> None:
-    """Refuse an aggregate over a table that no actor has: nothing would read the table's topic.
+def declare_readers(app: Any) -> None:
+    """Declare an actor for each table with aggregates that no actor has, under the table's name: it reads the rows.
 
     Raises:
-        ConfigurationError: with the line to write.
+        ConfigurationError: an actor has the name, or the topic of the table is another actor's input.
     """
-    for table in app.stores.values():
-        if isinstance(table, Table) and table.groupings and app.owner_of_store(table.name) is None:
-            raise ConfigurationError(
-                f"aggregate {table.groupings[0].aggregate}: no actor has table {table.name}, so nothing reads topic "
-                f"{table.topic_name}: list the table, `@app.actor(topic, stores=[table])`. An actor that does nothing "
-                "with the rows takes the table's topic as its input, and has a handler that returns"
-            )
+
+    async def read(ctx: Context, row: Any) -> None: ...
+
+    for table in [store for store in app.stores.values() if isinstance(store, Table)]:
+        if table.groupings and app.owner_of_store(table.name) is None:
+            app.actor(table.topic, stores=[table], name=table.name, tombstones=True)(read)
 
 
-def input_handler(definition: ActorDefinition, topic: Any, answers: Replies | None) -> Callable[[Context, Any], Any]:
+def input_handler(
+    app: DeclaredApp, definition: ActorDefinition, topic: Any, answers: Replies | None
+) -> Callable[[Context, Any], Any]:
     """Return the handler of an input for what its messages decode to."""
     name = str(topic.get_topic_name())
     own, table = definition.handlers.get(name), definition.table_fed_by(name)
@@ -168,6 +171,9 @@ def input_handler(definition: ActorDefinition, topic: Any, answers: Replies | No
         feed = definition.messages(topic).around(own.handler)
         return feed if definition.order is None else in_order_of_time(feed, definition.late)
     handler = definition.handler if own is None else own.handler
+    # A cron's actor has the functions around the run, and none of a user's code runs where records are forwarded.
+    if definition.name not in app.crons and not isinstance(getattr(definition.declared, "__self__", None), Repartition):
+        handler = wrapped(handler, app.wraps)
     handler = handler if answers is None else answers.around(handler)
     handler = definition.messages(topic).around(handler if table is None else table.feeding(handler))
     return handler if definition.order is None else in_order_of_time(handler, definition.late)
@@ -178,7 +184,7 @@ def input_spec(app: DeclaredApp, definition: ActorDefinition, topic: Any, answer
     name, key, stamp = str(topic.get_topic_name()), key_codec(app, topic.schema), topic.timestamp
     return InputSpec(
         topic=name,
-        handler=input_handler(definition, topic, answers),
+        handler=input_handler(app, definition, topic, answers),
         decode_key=one_form(key) if definition.places_by_key else key.decode,
         decode_value=definition.messages(topic).decode,
         partitioner=app.partitioner_for(name),

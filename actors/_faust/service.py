@@ -35,6 +35,7 @@ from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.silence import Silence
+from actors.declare.calendar import follow_crons
 from actors.declare.host import DeclaredApp
 from actors.declare.options import milliseconds
 from actors.declare.publishing import ensure_published
@@ -203,6 +204,7 @@ class ActorService(Service):  # type: ignore[misc]
             await open_on_disk(cache, folder, specs)
         await self._open_views(setup)
         if not specs:
+            await self._start_alone(clients, cache, outputs)
             return
         self.meters.started_at_ms = self.app.actor_clock.wall_ms()
         parts = self._make_worker(clients, specs, cache, outputs)
@@ -347,6 +349,11 @@ class ActorService(Service):  # type: ignore[misc]
             setup=setup, specs=specs, worker=worker, standbys=standbys, control=clients.control, owners=owners
         )
 
+    async def _start_alone(self, clients: _Clients, cache: StoreCache, outputs: Callable[[Any], OutputTopic]) -> None:
+        """Start the extensions of an app without actors, if one of them has something to do there."""
+        if any(extension.runs_alone for extension in self.app.extensions.values()):
+            await self._start_extensions(self._make_worker(clients, [], cache, outputs))
+
     async def _start_extensions(self, parts: StartingWorker) -> None:
         for name, extension in self.app.extensions.items():
             self._at_end(functools.partial(_stop, name, extension))
@@ -431,6 +438,8 @@ class ActorService(Service):  # type: ignore[misc]
         self._dispatcher = asyncio.create_task(worker.run(), name="actors dispatcher")
         self._dispatcher.add_done_callback(self._dispatched)
         self._run(follow_pauses(parts.owners, lambda: worker.tasks, clock), "pauses")
+        if self.app.crons:
+            self._run(follow_crons(self.app.crons, lambda: worker.tasks, self.app.tell), "crons")
         self._run(report_late(lambda: worker.tasks, clock), "late records")
         if checked.made:
             self._run(purge(checked.topics, checked.made, worker.tasks), "purge")

@@ -20,7 +20,7 @@ from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
-from actors._faust.inputs import check_aggregates, check_alike, input_spec, repartitions
+from actors._faust.inputs import check_alike, declare_readers, input_spec, repartitions
 from actors._faust.settings.derived import replication_factor, standby_replicas
 from actors._faust.settings.secrets import worker_keys
 from actors._faust.tracing import check_tracing, propagated, traced
@@ -31,6 +31,7 @@ from actors._kafka.connection import Connection
 from actors._kafka.consume.membership import GroupSettings, check_timeouts
 from actors._kafka.produce.writer import STOP_IT, TransactionWriter
 from actors._kafka.requests import KafkaRequests
+from actors.declare.declared import wrapped
 from actors.declare.definition import ActorDefinition
 from actors.declare.host import DeclaredApp, changelog_topic
 from actors.declare.names import (
@@ -74,6 +75,7 @@ class Setup:
 
     def __init__(self, app: DeclaredApp) -> None:
         self.app = app
+        declare_readers(app)
         conf, options = app.conf, app.actor_options
         self.recorded: Mapping[str, StoreRecord] = {}
         self._max_record_bytes: dict[str, int] = {}
@@ -205,7 +207,6 @@ class Setup:
         Raises:
             ConfigurationError: some are missing; the outputs that are missing too are named with them.
         """
-        check_aggregates(self.app)
         wanted = {name: definition for definition in self.app.actors.values() for name in definition.topic_names}
         found, made = await topics.existing(wanted), repartitions(self.app)
         missing = {
@@ -298,6 +299,8 @@ class Setup:
         configs: Mapping[str, Mapping[str, str]],
     ) -> ActorSpec:
         definition.check_windows()
+        if definition.methods is not None:
+            definition.methods.check(definition.effect_functions.values())
         logs = {}
         for store in definition.stores:
             name = self.changelog_topic(store.name)
@@ -331,7 +334,9 @@ class Setup:
                 store.name: self._publication(store) for store in definition.stores if isinstance(store, PublishedStore)
             },
         )
-        spec = checked(spec)
+        spec, methods = checked(spec), spec.methods
+        if self.app.wraps and methods is not None:
+            spec = replace(spec, methods=replace(methods, handler=wrapped(methods.handler, self.app.wraps)))
         names = self.app.actor_options.propagate_headers
         spec = propagated(spec, names) if names else spec
         return traced(spec, self.group) if self.is_tracing else spec

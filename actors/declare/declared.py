@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import typing
@@ -18,7 +19,7 @@ from actors.declare.arguments import check_span
 from actors.declare.values.codecs import is_record
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.actor import Actor
-from actors.runtime.handlers.callables import check_callable, name_of, refuse_generator
+from actors.runtime.handlers.callables import check_callable, is_generator, name_of, refuse_generator
 from actors.runtime.handlers.dedupe import Identify
 from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
@@ -277,6 +278,49 @@ def _has_plain_handler(declared: Any) -> bool:
     is_class = isinstance(declared, type) and issubclass(declared, Actor)
     methods = declared.receivers.values() if is_class else [declared]
     return not all(inspect.iscoroutinefunction(method) for method in methods)
+
+
+def check_wrap(function: Any) -> None:
+    """Refuse what can't be run around a handler.
+
+    Raises:
+        ConfigurationError: it isn't a generator function of a context.
+    """
+    what, line = f"wrap {name_of(function)}", f"async def {name_of(function)}(ctx: Context) -> AsyncIterator[None]"
+    if not is_generator(function):
+        raise ConfigurationError(
+            f"{what} has no `yield`, so that nothing of it would be behind the handler: write `{line}:`, with one "
+            "yield, in whose place the handler runs"
+        )
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise ConfigurationError(f"{what} can't be called with one argument: {error}. Write `{line}:`") from error
+
+
+def wrapped(handler: Coroutine, functions: Sequence[Callable[[Context], Any]]) -> Coroutine:
+    """Return a handler within functions of `App.wrap`, the first outermost."""
+    for function in reversed(functions):
+        handler = _around(handler, function)
+    return handler
+
+
+def _around(handler: Coroutine, function: Callable[[Context], Any]) -> Coroutine:
+    if inspect.isasyncgenfunction(function):
+        enter = contextlib.asynccontextmanager(function)
+
+        async def handle(ctx: Context, value: Any) -> Any:
+            async with enter(ctx):
+                return await handler(ctx, value)
+
+        return handle
+    enter_now = contextlib.contextmanager(function)
+
+    async def handle_within(ctx: Context, value: Any) -> Any:
+        with enter_now(ctx):
+            return await handler(ctx, value)
+
+    return handle_within
 
 
 def as_coroutine(function: Callable[[Context, Any], Any]) -> Coroutine:

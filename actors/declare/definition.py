@@ -12,6 +12,7 @@ from actors._core.task.commit import MAX_METADATA_BYTES, largest_mark
 from actors._core.task.policy import Misplaced
 from actors.declare.arguments import single_topic
 from actors.declare.declared import as_coroutine, check_handler, check_value_type, takes_none
+from actors.declare.names import check_apart
 from actors.declare.values.messages import MessageCodec, function_codec, message_codec
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.query_methods import Query
@@ -254,6 +255,7 @@ def name_store(app: Any, name: str, former: str | None) -> None:
     check_name("store", name)
     if name in app.stores:
         raise ConfigurationError(f"store {name}: the app has a store of that name: rename one")
+    check_apart("store", name, app.stores)
     if former is not None:
         check_name("store", former)
         app.renamed_stores[name] = former
@@ -266,7 +268,10 @@ def check_disjoint(new: ActorDefinition, other: ActorDefinition) -> None:
         ConfigurationError: naming what both have.
     """
     for topic in set(new.topic_names) & set(other.topic_names):
-        remedy = "call both functions from one actor, or have both read it by a key, by="
+        remedy = (
+            f"declare it with app.topic({topic!r}, ..., shared=True), so that each of its actors gets the records "
+            "through a topic of its own, or call both functions from one actor"
+        )
         if new.table_fed_by(topic) or other.table_fed_by(topic):
             remedy = "as a table it is one actor's: let the other one read it through a view, app.view(topic)"
         raise ConfigurationError(

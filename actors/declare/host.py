@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from actors._core.partitioner import Partitioner
+from actors.declare.calendar import Cron
 from actors.declare.definition import ActorDefinition
 from actors.declare.names import own_prefix
 from actors.declare.options import ActorOptions
@@ -31,6 +32,8 @@ class DeclaredApp(Protocol):
         declared_topics: the topics of `app.topic(...)`.
         made_topics: the partition counts of topics that a worker creates, by name.
         topic_writers: by topic the actors that alone write there, as they were declared.
+        crons: the functions of `@app.cron` by name.
+        wraps: the functions of `@app.wrap`.
         repartitions: the topics that are read by other keys than theirs, by name.
         tables, agents: Faust's tables and agents by name.
         extensions: what runs beside the engine, each a `WorkerExtension`, by name.
@@ -47,6 +50,8 @@ class DeclaredApp(Protocol):
     declared_topics: list[Any]
     made_topics: dict[str, int]
     topic_writers: dict[str, tuple[Any, ...]]
+    crons: dict[str, Cron]
+    wraps: list[Callable[[Any], Any]]
     repartitions: dict[str, Repartition]
     tables: Any
     agents: Any
@@ -71,6 +76,9 @@ class DeclaredApp(Protocol):
 
     def partitioner_of_store(self, store: str) -> Partitioner:
         """Return the partitioner of a store's keys."""
+
+    async def tell(self, actor: Any, key: Any, message: Any) -> None:
+        """Send a message to an actor from outside of handlers."""
 
     async def close_asks(self) -> None:
         """Disconnect the client that sends requests."""

@@ -7,6 +7,7 @@ and repartition topics, because no id has them; all other names are the id and a
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from actors.errors import ConfigurationError
 
@@ -33,6 +34,25 @@ def check_app_id(app_id: str) -> None:
         raise ConfigurationError(
             f"App({app_id!r}): an app's id has no two dashes in a row, and ends neither in a dash nor in {_GROUP}: its "
             f"topics, or its consumer group, could have the names of another app's. Write App({plain or 'app'!r})"
+        )
+
+
+def plain_name(topic: str) -> str:
+    """Return what Kafka's metrics call a topic. Brokers refuse to make a second topic that they call the same."""
+    return topic.replace(".", "_")
+
+
+def check_apart(kind: str, name: str, others: Iterable[str]) -> None:
+    """Refuse a name whose topic brokers wouldn't make, because of that of another name.
+
+    Raises:
+        ConfigurationError: naming both.
+    """
+    same = next((other for other in others if other != name and plain_name(other) == plain_name(name)), None)
+    if same is not None:
+        raise ConfigurationError(
+            f"{kind} {name}: the app has {same} too, and Kafka doesn't make a second topic whose name differs only in "
+            "dots and underscores: rename one"
         )
 
 

@@ -76,12 +76,14 @@ class ActorTopic(_OutsideHandlers, faust.Topic):  # type: ignore[misc]
         partitioner: how its producers place keys, as it was declared; None if it wasn't.
         timestamp: gives the time of a value, Unix milliseconds; None if the records' timestamps say it.
         made_of: the topic from whose records the app makes it; "" if it doesn't.
+        is_shared: whether several actors read it by its own key.
         is_keyless: whether an actor takes its records without a key, which are about a whole partition.
     """
 
     partitioner: Partitioner | None = None
     timestamp: Callable[[Any], Any] | None = None
     made_of: str = ""
+    is_shared: bool = False
     is_keyless: bool = False
 
     def _refuse(self) -> None:

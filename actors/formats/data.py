@@ -18,6 +18,11 @@ from actors.errors import ConfigurationError
 
 NATIVE = (bytes, bytearray, datetime, date, time, Decimal, UUID)
 """The types that stay as they are in plain data."""
+_NATIVE_KINDS = (
+    *("BytesType", "ByteArrayType", "MemoryViewType", "DateTimeType", "DateType", "TimeType", "DecimalType"),
+    *("UUIDType", "AnyType", "CustomType"),
+)
+"""The types that have such values, or may have, by their names in msgspec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +74,23 @@ def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
     except (TypeError, NameError) as error:
         raise ConfigurationError(f"{type_} can't be converted: {error}") from error
 
+    kinds = kinds_of(type_)
+    # Naming them takes longer than the conversion of a small value.
+    options: dict[str, Any] = {}
+    if not kinds or any(f"{kind}(" in kinds for kind in _NATIVE_KINDS):
+        options["builtin_types"] = NATIVE
+
     def load(data: Any) -> Any:
-        return msgspec.convert(data, type_, builtin_types=NATIVE)
+        return msgspec.convert(data, type_, **options)
 
     classes, name = classes_of(type_), getattr(type_, "__name__", str(type_))
 
     def dump(value: Any) -> Any:
         if not isinstance(value, classes):
             raise TypeError(f"expected {name}, got {type(value).__name__}")
-        data = msgspec.to_builtins(value, builtin_types=NATIVE, order="deterministic")
+        data = msgspec.to_builtins(value, order="deterministic", **options)
         # A field of another type would be read back as another value, or not at all.
-        msgspec.convert(data, type_, builtin_types=NATIVE)
+        msgspec.convert(data, type_, **options)
         return data
 
     return dump, load

@@ -195,14 +195,19 @@ class _Uncalled:
         self._spec = spec
         self._unknowns = unknowns
 
-    def call(self, ctx: Context, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def call(
+        self, ctx: Context, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, then: Any = None
+    ) -> str:
         effect = self._named(function)
-        if _may_return(effect):
+        if then is not None or effect.on_give_up or effect.on_unknown or _may_return(effect):
             self._unknowns.note(ctx._record, f"what effect {effect.name} sent back isn't in the input")
         return call_id(ctx, effect, args, kwargs)
 
     def call_in(self, running: object) -> str | None:
         return None
+
+    def pending(self, ctx: Context, limit: int) -> list[Any]:
+        return []
 
     def _named(self, function: Any) -> Effect:
         for effect in self._spec.effect_functions.values():

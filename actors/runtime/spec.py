@@ -33,6 +33,7 @@ from actors.ports import (
 from actors.runtime.clock import MARGIN_MS
 from actors.runtime.commands import OPEN_COMMANDS, CommandKey
 from actors.runtime.handlers.effect import Effect, Outcome
+from actors.runtime.handlers.methods import Methods
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import REMIND_S, cause_of
 from actors.runtime.message.outputs import OutputTopic
@@ -137,6 +138,7 @@ class ActorParts:
         order: likewise, of the records that wait to be handled in the order of time.
         windows: its window stores, or that of its join, whose rows are in `stores` too.
         max_task_idle: how long a task waits for an input at its end before it handles what other inputs have.
+        methods: what its timers and effects call.
     """
 
     name: str
@@ -150,6 +152,7 @@ class ActorParts:
     order: Store[bytes, bytes] | None = None
     windows: tuple[TimedStore, ...] = ()
     max_task_idle: timedelta = timedelta(0)
+    methods: Methods | None = None
 
     @property
     def tables(self) -> tuple[Table[Any, Any], ...]:
@@ -231,8 +234,10 @@ class ActorSpec(ActorParts):
         return {one.topic: one.event_time for one in self.inputs if one.event_time is not None}
 
     def with_handlers(self, wrap: Callable[[Handler], Handler]) -> ActorSpec:
-        """Return the actor with each input's handler wrapped."""
-        return replace(self, inputs=tuple(replace(one, handler=wrap(one.handler)) for one in self.inputs))
+        """Return the actor with each input's handler wrapped, and that of its private methods."""
+        inputs = tuple(replace(source, handler=wrap(source.handler)) for source in self.inputs)
+        methods = None if self.methods is None else replace(self.methods, handler=wrap(self.methods.handler))
+        return replace(self, inputs=inputs, methods=methods)
 
     @property
     def declared(self) -> Declared:

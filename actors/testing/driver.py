@@ -28,9 +28,11 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.unresolved import resolved_now
 from actors.runtime.requests.references import P, QueryReference, current_app
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.spec import ActorSpec
 from actors.runtime.windows.store import WindowStore
 from actors.testing.looking import (
+    EMPTY,
     ParkedHere,
     Place,
     Sent,
@@ -45,6 +47,7 @@ from actors.testing.looking import (
     parked_effects,
     parked_kinds,
     parked_messages,
+    rows_by_key,
     topic_of,
 )
 from actors.testing.machine import LOOK_S, Machine
@@ -286,7 +289,12 @@ class ActorTestDriver(Machine):
     # --- state -----------------------------------------------------------------------------------------------------
 
     def get(self, store: Any, key: Any) -> Any:
-        """Return the committed value of a key, None when it is absent or expired. `store` may be a class actor."""
+        """Return the committed value of a key, None when it is absent or expired. `store` may be a class actor.
+
+        Of a map, list or set store it is the key's dict, list or set, empty if the key has no rows.
+        """
+        if isinstance(store, RowStore):
+            return self.items(store).get(key, EMPTY[store.kind]())
         raw_key = (found := self._store(store)).encode_key(key)
         for files in self._disk.files():
             held = files.data.get(raw_key) if files.store == found.name else None
@@ -299,22 +307,23 @@ class ActorTestDriver(Machine):
         found = self._store(store)
         topic = self._setup.changelog_topic(found.name)
         return [
-            resolved_now(partial(Sent.of, record, found.decode_key, found.decode_value))
+            resolved_now(partial(Sent.of, record, found.decode_key, partial(found.shown, record.key or b"")))
             for number in range(self._partitions)
             for record in self._cluster.fetch(TopicPartition(topic, number), 0, _MAX_RECORDS)[0]
         ]
 
     def items(self, store: Any) -> dict[Any, Any]:
-        """Return all committed keys and values of a store, or of a class actor's states."""
+        """Return all committed keys and values of a store, or of a class actor's states; see `get`."""
         found = self._store(store)
         now_ms = self._clock.wall_ms()
-        return {
-            found.decode_key(key): resolved_now(partial(found.decode_value, raw[METADATA_BYTES:]))
+        items = {
+            found.decode_key(key): resolved_now(partial(found.shown, key, raw[METADATA_BYTES:]))
             for files in self._disk.files()
             if files.store == found.name
-            for key, raw in files.data.items()
+            for key, raw in sorted(files.data.items())
             if not is_expired(raw, now_ms)
         }
+        return rows_by_key(store, items) if isinstance(store, RowStore) else items
 
     def windows(self, store: WindowStore[Any, Any], key: Any) -> dict[Window, Any]:
         """Return the committed windows of a key of a window store, in order of their starts, with their values."""
@@ -350,6 +359,8 @@ class ActorTestDriver(Machine):
         if isinstance(actor, QueryReference):
             arguments = actor.arguments(args, arguments)
             args, actor = (actor.name, actor.key), actor.actor
+        if len(args) != 2:
+            raise UsageError("driver.query(): name the actor, its query and the key, as query(Account.at(KEY).…)")
         query, key = args
         definition = self._app.definition_of(actor)
         _, source = self._place_of(definition, key)
@@ -504,8 +515,8 @@ class ActorTestDriver(Machine):
         await self._client.produce(topic, key, value, headers, partition, timestamp_ms)
 
     def _store(self, store: Any) -> Store[Any, Any]:
-        if isinstance(store, Store):
-            return store
+        if isinstance(store, Store | RowStore):
+            return store.rows if isinstance(store, RowStore) else store
         name = self._app.definition_of(store).name
         if name not in self._app.stores:
             raise UsageError(f"actor {name} has no state of its own: name one of its stores")

@@ -26,6 +26,7 @@ from actors.runtime.message.outputs import ACTOR_HEADER, ORIGIN_HEADER
 from actors.runtime.message.store import Store
 from actors.runtime.outbox import calls
 from actors.runtime.quarantine.entries import ENTRY, read_entry
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.task.task import Task
 from actors.runtime.windows.committed import read_windows
 from actors.runtime.windows.store import LAST_MS, WindowStore
@@ -64,8 +65,8 @@ class ParkedHere:
     """A parked message or effect, or one that waits behind a parked one of its key.
 
     Attributes:
-        key, value: decoded as the actor's messages are; bytes where that fails. The value of an effect is its
-            arguments as JSON has them, `(args, kwargs)`.
+        key, value: decoded as the actor's messages are; bytes where that fails. The value of an effect, and of the call
+            of a private method, is its arguments as JSON has them, `(args, kwargs)`.
         headers, topic, partition, offset, timestamp_ms: as it came; of an effect the actor's first input, and -1.
         error: why it couldn't be handled or called; None if it only waits.
         attempts: how often it was tried.
@@ -168,7 +169,7 @@ def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -
         decode_key, decode_value = _decoders(definition, held.topic, headers)
         yield ParkedHere(
             None if held.key is None else decode_key(held.key),
-            None if held.value is None else decode_value(held.value),
+            None if held.value is None else (_arguments if held.method else decode_value)(held.value),
             held.headers,
             held.topic,
             held.partition,
@@ -177,6 +178,10 @@ def parked_messages(definition: ActorDefinition, items: Mapping[bytes, bytes]) -
             held.error,
             held.attempts,
         )
+
+
+def _arguments(raw: bytes) -> Any:
+    return tuple(msgspec.json.decode(raw))
 
 
 def commands_to_all(definition: ActorDefinition, command: Literal["retry", "drop"], before: int) -> list[bytes]:
@@ -227,6 +232,7 @@ def answer_query(definition: ActorDefinition, query: Any, key: Any, arguments: M
         place.now_ms,
         place.stores,
         tuple(store for store in definition.windows if isinstance(store, WindowStore)),
+        definition.effects,
     )
     declared = definition.declared
     cls = declared if isinstance(declared, type) and issubclass(declared, Actor) else None
@@ -269,6 +275,24 @@ def committed_windows(
             found.update({window: store.result(raw) for window, raw in page.windows})
             next_ms = page.next_ms
     return found
+
+
+EMPTY: Mapping[str, Callable[[], Any]] = {"map": dict, "list": list, "set": set}
+
+
+def rows_by_key(store: RowStore, items: Mapping[tuple[Any, ...], Any]) -> dict[Any, Any]:
+    """Return the map, list or set of each key, of all rows of a store in order."""
+    contents: dict[Any, Any] = {}
+    for (key, *row), value in items.items():
+        if row:
+            content = contents.setdefault(key, EMPTY[store.kind]())
+            if store.kind == "map":
+                content[row[0]] = value
+            elif store.kind == "list":
+                content.append(value)
+            else:
+                content.add(row[0])
+    return contents
 
 
 def _content(rows: Mapping[bytes, bytes], row: bytes) -> bytes | None:

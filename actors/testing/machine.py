@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 from actors._faust.app import App
 from actors._faust.setup import Setup
 from actors._faust.views import copy_stores
+from actors.declare.calendar import Tick, next_key
 from actors.errors import ActorsError, UsageError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.committer import Committer
@@ -168,6 +169,8 @@ class Machine:
         self._specs = [self._replaced(spec) for spec in await setup.specs(inputs, changelogs, topics)]
         self._failures.clear()
         self._start()
+        for name in self._app.crons:
+            await self._app.tell(name, next_key(name), Tick())
         if settle:
             await self._settle()
 

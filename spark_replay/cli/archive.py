@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from spark_replay.cli.options import Given, Place, running, spark_options
+from spark_replay.cli.options import Given, Place, broker_options, running
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 
@@ -48,7 +48,7 @@ class Pattern(click.ParamType):
 
 
 @click.command()
-@click.option("--brokers", required=True, metavar="HOST:PORT,…", help="Kafka's bootstrap brokers.")
+@broker_options
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="A topic to archive. May be repeated.")
 @click.option(
     "--topic-pattern",
@@ -72,7 +72,6 @@ class Pattern(click.ParamType):
     is_flag=True,
     help="Also rewrite small files as larger ones: at the end; with --every, when there are many.",
 )
-@spark_options
 def archive(
     topics: tuple[str, ...],
     topic_pattern: re.Pattern[str] | None,

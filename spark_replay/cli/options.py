@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from rich.console import Console
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spark_replay.sources.base import Source
 
 _FILE_WIDTH = 120
+_BROKERS = "HOST:PORT,…"
 POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -96,9 +97,9 @@ class Given:
 
     def with_avro(self) -> Given:
         """Return the same with Spark's jar for Avro."""
-        from spark_replay.jars import ensure_avro_jars
+        from spark_replay.jars import ensure_more_jars
 
-        jars = [*map(str, ensure_avro_jars()), *filter(None, [self.settings.get("spark.jars")])]
+        jars = [*map(str, ensure_more_jars("avro")), *filter(None, [self.settings.get("spark.jars")])]
         return replace(self, settings={**self.settings, "spark.jars": ",".join(jars)})
 
     def source(self, spark: SparkSession) -> Source:
@@ -107,12 +108,10 @@ class Given:
         from spark_replay.sources.kafka import kafka
 
         older = None if self.archive is None else archive(spark, self.archive, self.changelog)
-        if self.brokers is None:
-            if older is None:
-                raise ReplayError("neither brokers nor an archive")
-            return older
-        newer = kafka(spark, self.brokers, self.changelog, self.client(spark))
-        return newer if older is None else newer.after(older)
+        newer = None if self.brokers is None else kafka(spark, self.brokers, self.changelog, self.client(spark))
+        if older is not None and newer is not None:
+            return newer.after(older)
+        return newer or cast("Source", older)
 
 
 def spark_options(command: _Command) -> _Command:
@@ -151,17 +150,26 @@ def placement_option(more: str = "") -> Callable[[_Command], _Command]:
     """Return the option `--placement`; `more` ends its help."""
     return click.option(
         "--placement",
-        type=click.Choice(["key", "task"]),
+        type=click.Choice(["key", "row", "task"]),
         default="key",
         show_default=True,
-        help=f"Partitions of keys: those that murmur2 gives them, or any.{more}",
+        help="Partitions of keys: those that murmur2 gives them; those of the keys that the rows of a map, list or set "
+        f"store are below; or any.{more}",
     )
 
 
 def source_options(command: _Command, *, several: bool = False, required: bool = True) -> _Command:
     """Add the options that say which changelog, or which `several`, and where it is."""
     return _with(
-        log_options(command, several=several, required=required),
+        spark_options(command),
+        click.option("--brokers", metavar=_BROKERS, help="Kafka's bootstrap brokers."),
+        click.option(
+            "--changelog",
+            required=required,
+            multiple=several,
+            metavar="TOPIC",
+            help="The changelog, APP--STORE-changelog." + (" May be repeated." if several else ""),
+        ),
         click.option(
             "--archive",
             type=Place(),
@@ -172,19 +180,10 @@ def source_options(command: _Command, *, several: bool = False, required: bool =
     )
 
 
-def log_options(command: _Command, *, several: bool = False, required: bool = True) -> _Command:
+def broker_options(command: _Command) -> _Command:
     """Add those of a command that reads brokers only."""
-    return _with(
-        spark_options(command),
-        click.option("--brokers", metavar="HOST:PORT,…", help="Kafka's bootstrap brokers."),
-        click.option(
-            "--changelog",
-            required=required,
-            multiple=several,
-            metavar="TOPIC",
-            help="The changelog, APP--STORE-changelog." + (" May be repeated." if several else ""),
-        ),
-    )
+    brokers = click.option("--brokers", required=True, metavar=_BROKERS, help="Kafka's bootstrap brokers.")
+    return brokers(spark_options(command))
 
 
 def html_option(command: _Command) -> _Command:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--app",
     metavar="MODULE[:NAME]",
-    help="The app whose changelog this is: its codecs add the columns key_json and value_json.",
+    help="The app whose changelog this is: its codecs add the columns key_json, row_json and value_json.",
 )
 @click.option(
     "--from",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.options import Given, running, spark_options
+from spark_replay.cli.options import Given, broker_options, running
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@spark_options
-@click.option("--brokers", required=True, metavar="HOST:PORT,…", help="Kafka's bootstrap brokers.")
+@broker_options
 @click.option(
     "--app", "module", required=True, metavar="MODULE[:NAME]", help="The app's module, as `faust -A` takes it."
 )

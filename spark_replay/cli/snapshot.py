@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from spark_replay.cli.options import Given, Place, log_options, running
+from spark_replay.cli.options import Given, Place, broker_options, running
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 
 
 @click.command()
-@log_options
+@broker_options
+@click.option("--changelog", required=True, metavar="TOPIC", help="The changelog, APP--STORE-changelog.")
 @click.option("--app", required=True, metavar="ID", help="The app of the changelog.")
 @click.option(
     "--to",
@@ -37,8 +38,6 @@ def snapshot(app: str, to: str, overwrite: bool, **options: Any) -> Outcome:
         --to /mnt/snapshots
     STATE_SNAPSHOT=/mnt/snapshots faust -A shop worker
     """  # noqa: D301  click takes this character for "leave the lines as they are"
-    if options["brokers"] is None:
-        raise click.UsageError("a snapshot is made from the brokers' log: give --brokers")
     shared = Given.of(options)
     with running(shared, to) as run:
         from spark_replay.snapshot.snapshot import write_snapshot

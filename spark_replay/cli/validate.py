@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.live import Live, live_options
+from spark_replay.cli.live import LIVE_FILES, live_options, open_workers
 from spark_replay.cli.options import (
     POINT,
     Given,
     Place,
     Run,
     command_line,
+    failing,
     html_option,
     placement_option,
     require_writable,
@@ -25,7 +26,6 @@ from spark_replay.cli.options import (
 from spark_replay.cli.outcome import Outcome
 
 if TYPE_CHECKING:
-    from spark_replay.comparison.invariants import Asked
     from spark_replay.comparison.live import Workers
     from spark_replay.comparison.report import Report
     from spark_replay.sources.base import Source
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 )
 @click.option("--invariants", is_flag=True, help="Check the log itself: too, or alone without another side.")
 @click.option("--put-if-absent", is_flag=True, help="The store is written by put_if_absent only: no key may change.")
-@click.option("--outputs", multiple=True, metavar="TOPIC", help="A topic that the actor sends to. May be repeated.")
-@click.option("--input", "inputs", multiple=True, metavar="TOPIC", help="A topic that it reads. May be repeated.")
 @click.option(
     "--min-keys",
     type=click.IntRange(min=0),
@@ -75,7 +73,7 @@ def validate(html_file: str | None, min_keys: int, **options: Any) -> Outcome:
 
     --invariants checks the log itself: epochs and input offsets only grow, each key is in its own partition, each
     record has write metadata, and an owner of its partition can have written it. With --put-if-absent no key changes
-    its value. With --outputs each output has an input of its key that isn't younger.
+    its value.
 
     The last line on standard output is a JSON object with the counts; tables and examples go to standard error. Exit
     codes: 0 equal, 1 mismatches, or records that break an invariant, 2 the command failed, fewer keys than --min-keys
@@ -90,11 +88,13 @@ def validate(html_file: str | None, min_keys: int, **options: Any) -> Outcome:
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--spent-changelog \\
         --live http://127.0.0.1:6066 --store spent
     python -m spark_replay validate --brokers 127.0.0.1:9092 --changelog shop--seen-changelog --invariants \\
-        --put-if-absent --outputs accepted --input orders
+        --put-if-absent
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     _require_one_side(options)
     require_writable(html_file, is_local=True)
-    with running(Given.of(options), options["against"], options["incremental"], html_file) as run:
+    with failing():
+        workers = open_workers(options["live"], options) if options["live"] else nullcontext()
+    with running(Given.of(options), options["against"], options["incremental"], html_file) as run, workers as live:
         require_writable(html_file, is_local=False)
         source = run.source()
         copied: Counter[int] = Counter()
@@ -102,9 +102,8 @@ def validate(html_file: str | None, min_keys: int, **options: Any) -> Outcome:
         def more() -> str:
             return f"{sum(list(copied.values())):,} keys copied from data folders" if copied else ""
 
-        asked = Live.of(options).workers(options["live"]) if options["live"] else nullcontext()
-        with asked as workers, run.progress(f"validate {source.topic}", more):
-            report = _compare(source, run, workers, options, copied=copied)
+        with run.progress(f"validate {source.topic}", more):
+            report = _compare(source, run, live, options, copied=copied)
         from spark_replay.report.tables import show
 
         show(report, run.console)
@@ -143,13 +142,11 @@ def _require_one_side(options: dict[str, Any]) -> None:
         raise click.UsageError(
             "--as-of and --metadata go with another log: a folder or a worker has a point of its own"
         )
-    if not options["invariants"] and (options["put_if_absent"] or options["outputs"] or options["inputs"]):
-        raise click.UsageError("--put-if-absent, --outputs and --input go with --invariants")
-    if bool(options["outputs"]) != bool(options["inputs"]):
-        raise click.UsageError("--outputs and --input go together")
+    if options["put_if_absent"] and not options["invariants"]:
+        raise click.UsageError("--put-if-absent goes with --invariants")
     if options["against"] is None and options["incremental"] is not None:
         raise click.UsageError("--incremental goes with --against DIR")
-    if Live.of(options).is_given and not urls:
+    if any(options[name] for name in LIVE_FILES) and not urls:
         raise click.UsageError("--live-token-file, --live-ca and --live-certificate go with --live")
     if bool(urls) != has_store:
         raise click.UsageError("--live needs --store, and --store needs --live")
@@ -162,13 +159,14 @@ def _compare(
     from spark_replay.comparison.validate import validate_exports, validate_log
     from spark_replay.comparison.watching import validate_live
 
-    asked = _asked(run, options) if options["invariants"] else None
+    asked = Asked(placement=options["placement"], put_if_absent=options["put_if_absent"])
+    invariants = asked if options["invariants"] else None
     if options["against"] is not None:
         return validate_exports(
             source,
             against=options["against"],
             placement=options["placement"],
-            invariants=asked,
+            invariants=invariants,
             progress=copied.__setitem__,
             base=options["incremental"],
         )
@@ -182,22 +180,8 @@ def _compare(
             source, other, **{name: options[name] for name in ("as_of", "against_as_of", "metadata")}
         )
     else:
-        return validate_log(source, asked or Asked())
-    return compared if asked is None else replace(compared, findings=validate_log(source, asked).findings)
-
-
-def _asked(run: Run, options: dict[str, Any]) -> Asked:
-    from spark_replay.comparison.invariants import Asked
-
-    def sources(names: tuple[str, ...]) -> tuple[Source, ...]:
-        return tuple(replace(run.given, changelog=name).source(run.spark) for name in names)
-
-    return Asked(
-        placement=options["placement"],
-        put_if_absent=options["put_if_absent"],
-        outputs=sources(options["outputs"]),
-        inputs=sources(options["inputs"]),
-    )
+        return validate_log(source, asked)
+    return compared if invariants is None else replace(compared, findings=validate_log(source, asked).findings)
 
 
 def _is_log(options: dict[str, Any]) -> bool:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replay.cli.archive import Interval, stopping
-from spark_replay.cli.live import Live, live_options
-from spark_replay.cli.options import Given, Place, placement_option, running, source_options
+from spark_replay.cli.live import live_options, open_workers
+from spark_replay.cli.options import Given, Place, failing, placement_option, running, source_options
 from spark_replay.cli.outcome import Outcome
 from spark_replay.cli.validate import unanswered
 from spark_replay.errors import ReplayError
@@ -87,18 +87,17 @@ def watch(
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     if once == (every_ms is not None):
         raise click.UsageError("say for how long: --once, or --every 30s")
-    credentials = Live.of(options)
-    with running(Given.of(options), folder) as run, stopping() as stop:
+    given = Given.of(options)
+    with failing(), open_workers(live, options) as workers, running(given, folder) as run, stopping() as stop:
         from spark_replay.comparison.watching import Watch
 
-        with credentials.workers(live) as workers:
-            watch = Watch(source=run.source(), workers=workers, store=store, folder=folder, placement=placement)
-            while True:
-                began_s = time.monotonic()
-                outcome = _compared(watch, metrics, run.console)
-                left_s = 0 if every_ms is None else began_s + every_ms / 1000 - time.monotonic()
-                if once or stop.wait(max(0, left_s)):
-                    return outcome
+        watch = Watch(source=run.source(), workers=workers, store=store, folder=folder, placement=placement)
+        while True:
+            began_s = time.monotonic()
+            outcome = _compared(watch, metrics, run.console)
+            left_s = 0 if every_ms is None else began_s + every_ms / 1000 - time.monotonic()
+            if once or stop.wait(max(0, left_s)):
+                return outcome
 
 
 def _compared(watch: Watch, metrics: Path | None, console: Console) -> Outcome:

@@ -16,7 +16,6 @@ Compaction takes facts. What then can't be decided is `unknown`, and is a mismat
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -56,32 +55,8 @@ NOT_JUDGED = "superseded"
 """Stands in a cause's place where the log only has a later write; no mismatch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """Facts about the partitions, each by its index.
-
-    Attributes:
-        complete: Whether the log has every record that was ever committed.
-        contested: Partitions of which two copies claim to be the owner's.
-    """
-
-    complete: tuple[bool, ...]
-    contested: frozenset[int] = frozenset()
-
-    @classmethod
-    def of(cls, topic: Topic, contested: Collection[int] = ()) -> Known:
-        """Derive the facts from a topic and the copies of its partitions."""
-        return cls(
-            complete=tuple(start == 0 and exact for start, exact in zip(topic.starts, topic.exact, strict=True)),
-            contested=frozenset(contested),
-        )
-
-
 def name_causes(
-    suspects: DataFrame,
-    rows: DataFrame,
-    everything: DataFrame | None,
-    known: Known,
+    suspects: DataFrame, rows: DataFrame, everything: DataFrame | None, topic: Topic, contested: Collection[int] = ()
 ) -> DataFrame:
     """Add the cause to judged rows that aren't fine.
 
@@ -89,7 +64,8 @@ def name_causes(
         suspects: Rows as `judge` returns them.
         rows: The log's committed records: `partition`, `offset`, `key`, `value`, `metadata`.
         everything: The same of committed and other records, None if there is no such log.
-        known: What is known of the partitions.
+        topic: The log.
+        contested: Partitions of which two copies claim to be the owner's.
 
     Returns:
         The rows with `cause` string, `held_at`, `origin_at`, `aborted_at` bigint, `newer` and `overlap` (structs of
@@ -100,12 +76,14 @@ def name_causes(
     if everything is None:
         facts = facts.withColumn("aborted_at", F.lit(None).cast("bigint"))
     else:
-        facts = facts.join(_any(everything, asked), on=["partition", "key"], how="left")
+        same = _beside(everything, asked).where(_is_same(CONTENT_AND_METADATA)).groupBy("partition", "key")
+        aborted = same.agg(F.max("offset").alias("aborted_at"))
+        facts = facts.join(aborted, on=["partition", "key"], how="left")
     facts = facts.join(F.broadcast(_epochs(rows)), on="partition", how="left")
     held_epoch, held_source = F.col("export.epoch"), F.col("export.source_offset")
     held_input = F.coalesce("export.input", F.lit(0))
     # a new owner's timers may carry the input before its first one; with all records there is no doubt
-    reached = F.when(_of(known.complete), held_source).otherwise(held_source - 1)
+    reached = F.when(_of(topic.complete), held_source).otherwise(held_source - 1)
     newer = F.filter(
         "epochs",
         lambda owner: (
@@ -118,7 +96,7 @@ def name_causes(
     )
     return (
         facts.withColumns({"newer": F.get(newer, F.lit(0)), "overlap": F.get(overlap, F.lit(0))})
-        .withColumn("cause", _cause(known))
+        .withColumn("cause", _cause(topic, contested))
         .drop("epochs")
     )
 
@@ -133,11 +111,6 @@ def _committed(rows: DataFrame, asked: DataFrame) -> DataFrame:
             F.max(F.when(_is_same(("epoch", "source_offset", "input")), offset)).alias("origin_at"),
         )
     )
-
-
-def _any(rows: DataFrame, asked: DataFrame) -> DataFrame:
-    same = _beside(rows, asked).where(_is_same(CONTENT_AND_METADATA))
-    return same.groupBy("partition", "key").agg(F.max("offset").alias("aborted_at"))
 
 
 def _beside(rows: DataFrame, asked: DataFrame) -> DataFrame:
@@ -176,9 +149,9 @@ def _epochs(rows: DataFrame) -> DataFrame:
     return owners.groupBy("partition").agg(F.array_sort(F.collect_list(owner)).alias("epochs"))
 
 
-def _cause(known: Known) -> Column:
+def _cause(topic: Topic, contested: Collection[int]) -> Column:
     kind, log, export = F.col("kind"), F.col("log"), F.col("export")
-    held_at, is_complete = F.col("held_at"), _of(known.complete)
+    held_at, is_complete = F.col("held_at"), _of(topic.complete)
     deleted = log.isNotNull() & log["value"].isNull()
     is_comparable = export["input"].eqNullSafe(log["input"])
     # what compaction took was older than what it left
@@ -209,7 +182,7 @@ def _cause(known: Known) -> Column:
     }
     rest = {
         "committed_write_missing": log["value"].isNotNull() & is_older,
-        "overlapping_owners": F.col("partition").isin(*known.contested),
+        "overlapping_owners": F.col("partition").isin(*contested),
         "never_committed": is_certain,
     }
     names = [F.when(_true(condition), name) for name, condition in (*causes.items(), *rest.items())]

@@ -59,32 +59,36 @@ def validate_states(
         folded_at(source, point, as_of_ms=now if point == AsOf() else None)
         for source, point in zip((left, right), points, strict=True)
     ]
-    topics = [found.topic for found in folded]
+    topics = [settled.topic for settled in folded]
     by_partition = topics[0].partition_count == topics[1].partition_count
-    windows = [folded_windows(found) for found in folded]
+    windows = [folded_windows(settled) for settled in folded]
     if any(windows) and not by_partition:
         raise PlacementError(
             f"{left} has {topics[0].partition_count} partitions and {right} {topics[1].partition_count}: a "
             "window store or a join has rows of its own in each partition: compare it with one of as many partitions"
         )
-    states = (found.state(known.past()) for found, known in zip(folded, windows, strict=True))
+    states = (settled.state(facts.past()) for settled, facts in zip(folded, windows, strict=True))
     compared = compare(*states, metadata=metadata, by_partition=by_partition)
-    for found, point in zip(folded, points, strict=True):
+    for settled, point in zip(folded, points, strict=True):
         if point != AsOf():
-            compared = _without_unknown(compared, found.unknown)
+            compared = _without_unknown(compared, settled.unknown)
+    caused = compared.withColumn("cause", _cause()).withColumnsRenamed({"left": "log", "right": "export"})
+    counts = F.count(F.lit(1)).alias("count"), F.count("log").alias("live")
     with reading(f"{left} or {right}"):
-        counted, examples = _summarised(compared)
+        counted = caused.groupBy("partition", "kind", "cause").agg(*counts).collect()
+        is_equal = all(row["cause"] is None for row in counted)
+        unequal = caused.where(F.col("cause").isNotNull())
+        examples = [] if is_equal else first_ten(unequal, of=("cause",), sides=("log", "export"))
     kinds: dict[int, Counter[str]] = {}
     for row in counted:
         kinds.setdefault(row["partition"], Counter())[row["kind"]] += row["count"]
-    offsets = points[0].offsets
     return Report(
         changelog=left.topic,
         **kind_counts(kinds),
         **cause_counts(counted),
         keys=sum(row["live"] for row in counted),
         seconds=round(time.monotonic() - started, 3),
-        positions={number: offsets.get(number, end) for number, end in enumerate(topics[0].ends)},
+        positions={number: points[0].offsets.get(number, end) for number, end in enumerate(topics[0].ends)},
         ends=topics[0].ends,
         against=f"{right} at {points[1]}",
         examples=named_examples(examples, _seen, has_windows=any(windows)),
@@ -125,24 +129,6 @@ def _side(state: DataFrame, name: str, keys: Sequence[str]) -> DataFrame:
         state = state.withColumn("input", F.lit(None).cast("int"))
     more = [] if "partition" in keys else [F.col("partition").alias(f"{name}_partition")]
     return state.select(*keys, *more, F.struct(*CONTENT_AND_METADATA).alias(name))
-
-
-def _summarised(compared: DataFrame) -> tuple[list[Row], list[Row]]:
-    """Count what `compare` returns, and name up to 10 keys of each cause.
-
-    Returns:
-        Rows of `partition`, `kind`, `cause`, `count`, `live` (of the left side); and compared rows with `cause`, whose
-        sides are called `log` and `export`.
-    """
-    caused = compared.withColumn("cause", _cause()).withColumnsRenamed({"left": "log", "right": "export"})
-    counted = (
-        caused.groupBy("partition", "kind", "cause")
-        .agg(F.count(F.lit(1)).alias("count"), F.count_if(F.col("log").isNotNull()).alias("live"))
-        .collect()
-    )
-    if all(row["cause"] is None for row in counted):
-        return counted, []
-    return counted, first_ten(caused.where(F.col("cause").isNotNull()), of=("cause",), sides=("log", "export"))
 
 
 def _without_unknown(compared: DataFrame, unknown: DataFrame) -> DataFrame:

@@ -159,14 +159,10 @@ def find_exports(folder: Path, changelog: str, where: Path | None = None) -> Hel
         where: The data folders that were exported there, if it was done here.
 
     Raises:
-        ExportError: There is none, they aren't of this changelog or contradict each other, or all files are
-            missing, cut off or of another shape.
+        ExportError: They aren't of this changelog or contradict each other, or all files are missing, cut off or of
+            another shape.
     """
-    if not folder.is_dir():
-        raise ExportError(f"no folder {folder}: --against takes the folder given to `state export --to`")
     paths = sorted([*folder.glob(MANIFEST), *folder.glob(f"*/{MANIFEST}")])
-    if not paths:
-        raise ExportError(f"no {MANIFEST} in {folder} or right below it: --against takes what `state export` wrote")
     manifests = [(path, _read(path, changelog)) for path in paths]
     first = manifests[0][1]
     for path, manifest in manifests:
@@ -326,22 +322,17 @@ def _choose(copies: Iterable[Part]) -> tuple[tuple[Part, ...], tuple[Part, ...]]
 
 def unreadable(held: Held) -> dict[int, str]:
     """Read the files of exports to their ends; return the error of each damaged one, by partition."""
-    damaged = {}
-    for part in held.parts if held.kind in (EXPORTS, WORKERS) else ():
-        try:
-            with pyarrow.parquet.ParquetFile(part.where) as file:
-                for _ in file.iter_batches():
-                    pass
-        except (OSError, pyarrow.ArrowException) as error:
-            damaged[part.partition] = f"{part.where} can't be read ({str(error).splitlines()[0]}): export again"
-    return damaged
+    parts = held.parts if held.kind in (EXPORTS, WORKERS) else ()
+    return {part.partition: problem for part in parts if (problem := _damage(part, is_read=True))}
 
 
-def _damage(part: Part) -> str | None:
-    """Return why a file isn't what its manifest says, None if it is."""
+def _damage(part: Part, *, is_read: bool = False) -> str | None:
+    """Return why a file isn't what its manifest says, None if it is; `is_read`: after reading it to its end."""
     try:
-        metadata = pyarrow.parquet.read_metadata(part.where)
-        schema = metadata.schema.to_arrow_schema()
+        with pyarrow.parquet.ParquetFile(part.where) as file:
+            metadata, schema = file.metadata, file.schema_arrow
+            for _ in file.iter_batches() if is_read else ():
+                pass
     except (OSError, pyarrow.ArrowException) as error:
         return f"{part.where} can't be read ({str(error).splitlines()[0]}): export again"
     for name, kind in _COLUMNS.items():

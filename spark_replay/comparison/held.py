@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -88,22 +89,13 @@ class Held:
         An owner begins where the log ends, behind all that the former one wrote. So a copy of an older epoch that
         lies further was written to after it had been replaced.
         """
-        copies: dict[int, list[Part]] = {}
-        for part in (*self.parts, *self.stale):
-            copies.setdefault(part.partition, []).append(part)
-        pairs: list[tuple[Part, Part]] = []
-        for number in sorted(copies):
-            pairs += _overlaps(copies[number])
-        return pairs
-
-
-def _overlaps(copies: Sequence[Part]) -> list[tuple[Part, Part]]:
-    return [
-        (newer, older)
-        for newer in copies
-        for older in copies
-        if newer.epoch is not None
-        and older.epoch is not None
-        and older.epoch < newer.epoch
-        and older.changelog_offset > newer.changelog_offset
-    ]
+        copies = sorted((*self.parts, *self.stale), key=lambda part: part.partition)
+        return [
+            (newer, older)
+            for newer, older in permutations(copies, 2)
+            if newer.partition == older.partition
+            and newer.epoch is not None
+            and older.epoch is not None
+            and older.epoch < newer.epoch
+            and older.changelog_offset > newer.changelog_offset
+        ]

@@ -55,29 +55,16 @@ def judge(
     both = log.join(_kept(kept), on=["partition", "key"], how="full_outer")
     both = both.withColumn("position", by_partition(point.before))
     as_of = by_partition(point.times_ms)
-    home = windows.home(held.partition_count) if held.placement == "key" else F.lit(None).cast("int")
+    home = windows.home(held.partition_count, held.placement)
     past = windows.past()
     if expired_ms:
         past |= F.col("log").isNull() & expired(F.col("export.expires_at_ms"), by_partition(expired_ms))
-    return _judge_both(both, home=home, as_of_ms=as_of, past=past)
-
-
-def _judge_both(both: DataFrame, *, home: Column, as_of_ms: Column, past: Column) -> DataFrame:
-    """Judge rows that have both sides.
-
-    Args:
-        both: `partition`, `key`, the columns of `logged`, `export` (struct of the fields of
-            `CONTENT_AND_METADATA`, or null), `claimed`, `export_rows`, `position`.
-        home: The partition that the key belongs in, null if any will do.
-        as_of_ms: Unix milliseconds at which the key counts as expired.
-        past: Whether a row is past its retention, or left out for its expiry, and need not be there.
-    """
     sided = both.withColumns(
         {
             "home": home,
             "past": past,
-            "live": is_live(F.col("log"), as_of_ms) & ~past,
-            "held": is_live(F.col("export"), as_of_ms) & ~past,
+            "live": is_live(F.col("log"), as_of) & ~past,
+            "held": is_live(F.col("export"), as_of) & ~past,
             "differs": differences("log", "export", CONTENT_AND_METADATA),
         }
     )

@@ -276,19 +276,14 @@ def _fact(row: Row) -> str:
     if row["cause"] == "overlapping_owners" and row["overlap"] is None:
         return "two copies of the partition claim to be the owner's"
     if row["cause"] in ("deleted_key_back", "committed_write_missing") and row["export"] is not None:
-        return _held_at(row)
+        older = "the held value is older"
+        return older if row["held_at"] is None else f"the held value was committed at offset {row['held_at']}"
     facts = row.asDict(recursive=True)
     if row["cause"] == "stale_owner":
         place = row["newer"]["input"] if row["newer"]["has_inputs"] else None
         facts["held_input"] = input_offset(row["export"]["source_offset"], row["export"]["input"])
         facts["newer_input"] = input_offset(row["newer"]["first_source"], place)
     return _FACTS.get(row["cause"], "").format(**facts)
-
-
-def _held_at(row: Row) -> str:
-    if row["held_at"] is None:
-        return "the held value is older"
-    return f"the held value was committed at offset {row['held_at']}"
 
 
 def _extra(row: Row) -> str:

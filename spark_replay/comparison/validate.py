@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
-from spark_replay.comparison.causes import Known, name_causes
+from spark_replay.comparison.causes import name_causes
 from spark_replay.comparison.exports import open_side, unreadable
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import Asked, find_violations
@@ -225,7 +225,7 @@ def compare_held(source: Source, topic: Topic, held: Held, base: Base | None = N
         ReplayError: As of `validate_exports`.
     """
     with reading(f"{source} or the {held.kind} in {held.where}"):
-        judged = _judged(source, topic, held) if base is None else _judged_since(base, source, topic, held)
+        judged = _judged(source, topic, held, base)
         return judged, _summarised(judged.rows, lambda: _explained(source, held, judged))
 
 
@@ -241,31 +241,24 @@ def _compare_readable(source: Source, topic: Topic, held: Held, base: Base | Non
         return rest, *compare_held(source, topic, rest, base)
 
 
-def _judged(source: Source, topic: Topic, held: Held) -> _Judged:
-    kept = _answered(held.read(source.spark), held)
-    settled = settle(source, topic, held_point(topic, held), to_the_end=True, select=lambda rows: _answered(rows, held))
+def _judged(source: Source, topic: Topic, held: Held, base: Base | None = None) -> _Judged:
+    kept, point = _answered(held.read(source.spark), held), held_point(topic, held)
+    if base is not None:
+        # a worker's position is behind its last record, a rebuild's behind the marker that ends the transaction
+        point = base.reached(topic, point)
+        base.require_before(topic, point)
+    since = () if base is None else base.ends
+    settled = settle(source, topic, point, to_the_end=True, select=lambda rows: _answered(rows, held), since=since)
+    windows, at = folded_windows(settled), settled.point
     # What the log had of the row at the held position, compaction may have taken since.
-    windows = folded_windows(settled).or_else(held_windows(kept, topic))
-    return _Judged(judge(logged(settled.folded), settled.point, held, kept, windows=windows), settled.topic, windows)
-
-
-def _judged_since(base: Base, source: Source, topic: Topic, held: Held) -> _Judged:
-    kept, state = (_answered(rows, held) for rows in (held.read(source.spark), base.rows()))
-    # a worker's position is behind its last record, a rebuild's behind the marker that ends the transaction
-    point = base.reached(topic, held_point(topic, held))
-    base.require_before(topic, point)
-    settled = settle(source, topic, point, to_the_end=True, select=lambda rows: _answered(rows, held), since=base.ends)
+    if base is None:
+        windows = windows.or_else(held_windows(kept, topic))
+        return _Judged(judge(logged(settled.folded), at, held, kept, windows=windows), settled.topic, windows)
     base.require_deletes_kept(source, settled.topic)
-    windows = folded_windows(settled)
+    state = _answered(base.rows(), held)
     windows = windows.or_else(held_windows(state, topic)).or_else(held_windows(kept, topic))
-    rows = judge(
-        logged_since(state, settled.folded, settled.point),
-        settled.point,
-        held,
-        kept,
-        windows=windows,
-        expired_ms=base.times_ms,
-    )
+    log = logged_since(state, settled.folded, at)
+    rows = judge(log, at, held, kept, windows=windows, expired_ms=base.times_ms)
     # causes are looked for in all of the log
     return _Judged(rows, replace(settled.topic, starts=topic.starts), windows)
 
@@ -311,7 +304,8 @@ def _explained(source: Source, held: Held, judged: _Judged) -> DataFrame:
         judged.rows.where(~F.col("kind").isin(*FINE)),
         read_rows(source, judged.topic),
         read_uncommitted_rows(source, judged.topic),
-        Known.of(judged.topic, contested),
+        judged.topic,
+        contested,
     )
 
 

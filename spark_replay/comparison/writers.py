@@ -132,10 +132,11 @@ def _why(topic: Topic, owners: Mapping[int, LastOwner], held: Mapping[int, Part]
     """Return the name of the first rule that a row is against, null if there is none."""
     numbers = range(topic.partition_count)
     marked = {number: owner for number, owner in owners.items() if owner.is_marked}
+    commits = {number: (part.epoch, part.transaction) for number, part in held.items()}
     done = {
         number: owner.epoch
         for number, owner in marked.items()
-        if owner.transaction and (owner.epoch, owner.transaction) == _last_commit(held.get(number))
+        if owner.transaction and (owner.epoch, owner.transaction) == commits.get(number)
     }
     places = range(max((len(owner.handled) for owner in marked.values()), default=0))
     handled = [[marked[number].of_input(place) if number in marked else None for number in numbers] for place in places]
@@ -150,10 +151,6 @@ def _why(topic: Topic, owners: Mapping[int, LastOwner], held: Mapping[int, Part]
         .when(is_last_owners & (F.col("source_offset") >= bound), "unhandled")
         .when(is_last_owners & is_last, "untransacted")
     )
-
-
-def _last_commit(part: Part | None) -> tuple[int | None, int] | None:
-    return None if part is None else (part.epoch, part.transaction)
 
 
 def _of(by_number: Mapping[int, object], number: int, name: str) -> int | None:

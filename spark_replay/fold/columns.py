@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import InputError, ToolMissingError
-from spark_replay.jars import avro_package
+from spark_replay.jars import package_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,7 +48,7 @@ def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> Data
     if jvm is None or isinstance(jvm.org.apache.spark.sql.avro.functions, JavaPackage):
         raise ToolMissingError(
             "this Spark has no spark-avro: hand it over with --spark-option spark.jars.packages="
-            f"{avro_package(state.sparkSession.version)}"
+            f"{package_of('avro', state.sparkSession.version)}"
         )
     value, options = F.col("value"), {"avroSchema": reader, "mode": "FAILFAST"}
     wrong = F.raise_error(F.concat(F.lit(f"{changelog}: not a value of the exported schemas: "), F.hex(value)))

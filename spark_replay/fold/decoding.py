@@ -4,7 +4,8 @@ That needs Python, row by row, and the app's module where Spark's tasks run; so 
 and when it is asked for. A plain function, not one on Arrow batches: Spark wants pandas on every executor for those.
 
 The app is whatever has `stores`, a mapping by name, and `decoder(store)`, whose result has `changelog`, the store's
-topic, and `key_json(raw)` and `value_json(raw, raw_key)`, which give the JSON text of bytes or raise `ValueError`.
+topic, and `key_json(raw)`, `row_json(raw)` and `value_json(raw, raw_key)`, which give the JSON text of bytes or raise
+`ValueError`; `row_json` gives None where a key has no row.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from spark_replay.errors import WrongTopicError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+DECODED = "key_json string, row_json string, value_json string"
+"""The schema of the columns that an app adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,20 @@ class Codecs:
 
 
 def decoded(state: DataFrame, codecs: Codecs) -> DataFrame:
-    """Add `key_json` and `value_json`, JSON text, to rows with `key` and `value`; null where bytes don't decode."""
+    """Add `key_json`, `row_json` and `value_json`, JSON text, to rows with `key` and `value`.
+
+    They are null where bytes don't decode, and `row_json` where the store has no rows below its keys.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
+    def decode(key: bytes | None, value: bytes | None) -> tuple[str | None, ...]:
+        decoder = _decoder(codecs)
+        texts = _lenient(decoder.key_json, key), _lenient(decoder.row_json, key)
+        return *texts, _lenient(decoder.value_json, value, key)
+
     # by Arrow, PySpark's default from 4.1 on, it would need pandas
-    decode = F.udf(_Decoding(codecs), "struct<key_json: string, value_json: string>", useArrow=False)
-    return state.withColumn("decoded", decode("key", "value")).select(*state.columns, "decoded.*")
+    both = F.udf(decode, DECODED, useArrow=False)
+    return state.withColumn("decoded", both("key", "value")).select(*state.columns, "decoded.*")
 
 
 @functools.cache
@@ -73,16 +86,7 @@ def _decoder(codecs: Codecs) -> Any:
     return codecs.load()
 
 
-@dataclass(frozen=True, slots=True)
-class _Decoding:
-    codecs: Codecs
-
-    def __call__(self, key: bytes | None, value: bytes | None) -> tuple[str | None, str | None]:
-        decoder = _decoder(self.codecs)
-        return _lenient(decoder.key_json, key), _lenient(decoder.value_json, value, key)
-
-
-def _lenient(decode: Callable[..., str], *raws: bytes | None) -> str | None:
+def _lenient(decode: Callable[..., str | None], *raws: bytes | None) -> str | None:
     """Return the text of the first of these; None if it is null or doesn't decode."""
     try:
         return None if raws[0] is None else decode(*(None if raw is None else bytes(raw) for raw in raws))

@@ -28,7 +28,7 @@ from spark_replay.fold.rebuilt import (
     write_layer,
 )
 from spark_replay.fold.settled import Settled, settle
-from spark_replay.fold.tables import NOT_MERGED, Changes, TableBase, commit_text
+from spark_replay.fold.tables import NOT_MERGED, TableBase, changes_in, changes_of, commit_text
 from spark_replay.fold.windows import NO_WINDOWS, WindowLog, folded_windows, held_windows
 from spark_replay.printing import printable
 from spark_replay.sources.base import Source
@@ -53,7 +53,7 @@ def rebuild_state(
         source: The changelog, as `kafka(...)` or `archive(...)` returns it.
         as_of: The point, as `--as-of` takes it.
         as_of_ms: Unix milliseconds at which keys count as expired, in place of the point's own time.
-        app: `module` or `module:app`; adds the columns `key_json` and `value_json`, decoded by the app's codecs.
+        app: `module` or `module:app`; adds the columns `key_json`, `row_json` and `value_json`, decoded by its codecs.
 
     Returns:
         One row a key: `partition` int, `key` binary, `value` binary, `source_offset` bigint, `epoch` bigint,
@@ -235,7 +235,7 @@ class _Run:
             table.create(base.rebuilt.columns)
         # what is unknown at the point isn't in the rebuild
         written = fields(settled.writes(settled.marked.where(F.col("last").isNotNull() & ~F.col("unknown"))))
-        changes = Changes.of(base, written, settled, windows, codecs=self.codecs)
+        written, is_gone, changing = changes_of(base, written, settled, windows, codecs=self.codecs)
         result = self._result(
             replace(settled, topic=replace(settled.topic, starts=base.starts)),
             counts,
@@ -246,17 +246,17 @@ class _Run:
             layers=(),
         )
         reached, before, newest = result.partitions, base.rebuilt.partitions, base.newest
-        done = [before[number] if number in changes.partitions else part for number, part in enumerate(reached)]
-        for number in changes.partitions:
-            rows, keys = changes.in_partition(number)
+        done = [before[number] if number in changing else part for number, part in enumerate(reached)]
+        for number in changing:
+            rows, keys = changes_in(table, written, is_gone, number)
             done[number] = replace(reached[number], keys=keys)
             # deletes are kept since the read of the partition that was read longest ago
-            made_ms = self.made_ms if number == changes.partitions[-1] else base.rebuilt.made_ms
+            made_ms = self.made_ms if number == changing[-1] else base.rebuilt.made_ms
             result = replace(result, partitions=tuple(done), keys=sum(part.keys for part in done), made_ms=made_ms)
             text = commit_text(result, number, since=base.ends[number])
             newest = table.merge(rows, number, text, after=newest, keys=keys)
         undecodable = None if self.codecs is None else table.rows().where(is_lost()).count()
-        nothing = () if changes.partitions else (f"{table.where} has this state already: nothing was written",)
+        nothing = () if changing else (f"{table.where} has this state already: nothing was written",)
         unknown = _examples(settled.unknown) if counts["unknown"] else ()
         return replace(result, undecodable=undecodable, unknown_keys=unknown, notes=(*result.notes, *nothing))
 

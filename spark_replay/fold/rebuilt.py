@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import ReadError, ReplayError
 from spark_replay.fold.columns import VALUE_COLUMNS
-from spark_replay.fold.decoding import Codecs, decoded
+from spark_replay.fold.decoding import DECODED, Codecs, decoded
 from spark_replay.fold.fold import to_all
 from spark_replay.sources.digests import Digest, digests, require_same, watched
 from spark_replay.sources.folders import VERIFIED, WRITING, Folder
@@ -148,7 +148,7 @@ class Rebuilt:
 
 def columns_of(*, is_decoded: bool) -> str:
     """Return the schema of a rebuild's rows; `is_decoded`: with the columns that `--app` adds."""
-    return ("key_json string, value_json string, " if is_decoded else "") + COLUMNS
+    return (f"{DECODED}, " if is_decoded else "") + COLUMNS
 
 
 def write_layer(

@@ -153,45 +153,34 @@ class TableBase(Base):
         return self.table.rows().where(~F.col("partition").isin(*self.fresh))
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """The changes of a table.
+def changes_of(
+    base: TableBase, written: DataFrame, settled: Settled, windows: WindowLog, *, codecs: Codecs | None
+) -> tuple[DataFrame, Column, tuple[int, ...]]:
+    """Find what changes in a table; `written`, `settled` and `windows` are of the fold of what the log has behind it.
 
-    Attributes:
-        table: The table.
-        written: The last writes since, with `spark_replay.sources.tables.LIVE`.
-        is_gone: Of a row of the table without a write since whether its key is gone.
-        partitions: Those with changes.
+    Returns:
+        The last writes since, with `LIVE`; of a row of the table without a write since, whether its key is gone; and
+        the partitions with changes.
     """
+    is_over = expired(F.col("expires_at_ms"), by_partition(settled.point.times_ms)) | windows.past()
+    is_gone = is_over | F.col("partition").isin(*base.fresh)
+    changing = settled.facts.where(F.col("last").isNotNull()).select("partition")
+    changing = changing.union(base.table.rows().where(is_gone).select("partition")).distinct()
+    written = written.withColumn(LIVE, F.col("value").isNotNull() & ~is_over)
+    numbers = tuple(sorted(row["partition"] for row in changing.collect()))
+    # a commit says that there is nothing else
+    numbers = numbers or tuple(base.fresh)[:1]
+    return written if codecs is None else decoded(written, codecs), is_gone, numbers
 
-    table: Table
-    written: DataFrame
-    is_gone: Column
-    partitions: tuple[int, ...]
 
-    @classmethod
-    def of(
-        cls, base: TableBase, written: DataFrame, settled: Settled, windows: WindowLog, *, codecs: Codecs | None
-    ) -> Changes:
-        """Find what changes; `written`, `settled` and `windows` are of the fold of what the log has behind it."""
-        is_over = expired(F.col("expires_at_ms"), by_partition(settled.point.times_ms)) | windows.past()
-        is_gone = is_over | F.col("partition").isin(*base.fresh)
-        changing = settled.facts.where(F.col("last").isNotNull()).select("partition")
-        changing = changing.union(base.table.rows().where(is_gone).select("partition")).distinct()
-        written = written.withColumn(LIVE, F.col("value").isNotNull() & ~is_over)
-        numbers = tuple(sorted(row["partition"] for row in changing.collect()))
-        # a commit says that there is nothing else
-        numbers = numbers or tuple(base.fresh)[:1]
-        return cls(base.table, written if codecs is None else decoded(written, codecs), is_gone, numbers)
-
-    def in_partition(self, number: int) -> tuple[DataFrame, int]:
-        """Return a partition's changed rows as `Table.merge` takes them, and how many rows the table has then."""
-        is_of = F.col("partition") == number
-        written = keep(self.written.where(is_of))
-        rest = without_keys(self.table.rows().where(is_of), written, written.count())
-        gone = rest.where(self.is_gone).select("partition", "key", F.lit(False).alias(LIVE))
-        keys = rest.where(~self.is_gone).count() + written.where(LIVE).count()
-        return keep(written.unionByName(gone, allowMissingColumns=True)), keys
+def changes_in(table: Table, written: DataFrame, is_gone: Column, number: int) -> tuple[DataFrame, int]:
+    """Return a partition's changed rows as `Table.merge` takes them, and how many rows the table has then."""
+    is_of = F.col("partition") == number
+    written = keep(written.where(is_of))
+    rest = without_keys(table.rows().where(is_of), written, written.count())
+    gone = rest.where(is_gone).select("partition", "key", F.lit(False).alias(LIVE))
+    keys = rest.where(~is_gone).count() + written.where(LIVE).count()
+    return keep(written.unionByName(gone, allowMissingColumns=True)), keys
 
 
 def commit_text(rebuilt: Rebuilt, number: int, *, since: int) -> str:

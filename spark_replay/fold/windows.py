@@ -10,7 +10,6 @@ can be read. Of others nothing is asked here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ from spark_replay.sources.reading import reading
 from stores._core.windows import PROGRESS_KEY, decode_progress
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
+    from pyspark.sql import Column, DataFrame
 
     from spark_replay.fold.settled import Settled
 
@@ -64,9 +63,12 @@ class WindowLog:
         """Return of a row with `key` whether it exists only while a close or a change is pending."""
         return F.substring("key", 1, 1).isin(b"e", b"c")
 
-    def home(self, partition_count: int) -> Column:
-        """Return the partition that a row's message belongs in, null of a row that is of no message."""
-        return home_partition(message_key(F.col("key"), "windows" if self else "key"), partition_count)
+    def home(self, partition_count: int, placement: str) -> Column:
+        """Return the partition that a row's message belongs in, null if it is of none, or may be in any."""
+        if placement == "task":
+            return F.lit(None).cast("int")
+        layout = "windows" if self else "sized" if placement == "row" else "key"
+        return home_partition(message_key(F.col("key"), layout), partition_count)
 
 
 NO_WINDOWS = WindowLog()
@@ -77,17 +79,12 @@ def folded_windows(settled: Settled) -> WindowLog:
     if not settled.topic.deletes:
         return NO_WINDOWS
     rows = settled.with_writes(settled.facts.where(_is_progress()))
-    return _window_log(
-        rows.select("partition", F.col("last.value").alias("value")).collect(), settled.topic.partition_count
-    )
+    return _window_log(rows.select("partition", F.col("last.value").alias("value")), settled.topic)
 
 
 def held_windows(kept: DataFrame, topic: Topic) -> WindowLog:
     """Return the window facts of held rows, with `partition`, `key` and `value`."""
-    if not topic.deletes:
-        return NO_WINDOWS
-    rows = kept.where(_is_progress()).select("partition", "value")
-    return _window_log(rows.collect(), topic.partition_count)
+    return _window_log(kept.where(_is_progress()), topic)
 
 
 def newest_windows(source: Source, topic: Topic) -> WindowLog:
@@ -96,22 +93,21 @@ def newest_windows(source: Source, topic: Topic) -> WindowLog:
     Raises:
         ReadError: Spark couldn't read the log.
     """
-    if not topic.deletes:
-        return NO_WINDOWS
     rows = read_rows(source, topic).where(_is_progress()).groupBy("partition")
     with reading(str(source)):
-        newest = rows.agg(F.max_by("value", "offset").alias("value")).collect()
-    return _window_log(newest, topic.partition_count)
+        return _window_log(rows.agg(F.max_by("value", "offset").alias("value")), topic)
 
 
 def _is_progress() -> Column:
     return F.col("key") == F.lit(PROGRESS_KEY)
 
 
-def _window_log(rows: Iterable[Row], partition_count: int) -> WindowLog:
-    expired: list[bytes | None] = [None] * partition_count
+def _window_log(rows: DataFrame, topic: Topic) -> WindowLog:
+    if not topic.deletes:
+        return NO_WINDOWS
+    expired: list[bytes | None] = [None] * topic.partition_count
     lost = []
-    for row in rows:
+    for row in rows.select("partition", "value").collect():
         if row["value"] is None:
             lost.append(row["partition"])
             continue

@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.apps import load_replayer
-from spark_replay.errors import AppError, InputError, LogTooShortError, ReadError, TargetError, UnknownTopicError
-from spark_replay.fold.rebuilt import SUMMARY, Rebuilt, read_rebuild, read_summary
+from spark_replay.errors import AppError, InputError, LogTooShortError, TargetError, UnknownTopicError
+from spark_replay.fold.rebuilt import SUMMARY, read_rebuild, read_summary
 from spark_replay.sources.brokers.topic import CommittedOffset, Topic, asking
 from spark_replay.sources.changelog import input_of, metadata_fields, read_rows
-from spark_replay.sources.columns import by_input
-from spark_replay.sources.kafka import kafka
+from spark_replay.sources.columns import by_input, by_partition
+from spark_replay.sources.kafka import KafkaSource, kafka
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _SETTLE_S = 15.0
 _LOOK_S = 0.1
@@ -57,7 +57,7 @@ class Recompute:
     """The plan of a recompute; made by `plan_recompute`.
 
     Attributes:
-        brokers, kafka_options: Where Kafka is.
+        kafka: Kafka, as a source of any topic.
         module: The app's.
         actor: The actor's name.
         inputs: Its inputs in the order of their declaration.
@@ -70,8 +70,7 @@ class Recompute:
         timed: The inputs whose values have their time in a field.
     """
 
-    brokers: str
-    kafka_options: Mapping[str, str]
+    kafka: KafkaSource
     module: str
     actor: str
     inputs: tuple[Input, ...]
@@ -151,23 +150,22 @@ def plan_recompute(
         BrokerError: The brokers don't answer.
         UnknownTopicError: They don't have the input, or a changelog.
     """
-    options = dict(kafka_options or {})
+    log = kafka(spark, brokers, "", kafka_options)
     replayer = load_replayer(module, actor)
     chosen = _chosen(replayer, store)
-    what = f"the input of actor {replayer.actor}"
-    topics = [_described(spark, brokers, name, options, what) for name in replayer.topics]
-    with asking(spark, brokers, options, f"the offsets of group {replayer.group}") as admin:
+    topics = [_described(log, name, f"the input of actor {replayer.actor}") for name in replayer.topics]
+    with asking(spark, brokers, log.options, f"the offsets of group {replayer.group}") as admin:
         committed = admin.committed(replayer.group, topics)
     folders = {} if from_state is None else _rebuilds(from_state, replayer)
     wanted = chosen | (_all_stores(replayer) if folders or replayer.follows_time else {})
-    changelogs = {name: _settled(spark, brokers, topic, options, name) for name, topic in wanted.items()}
-    facts = _Facts(spark, brokers, changelogs, options)
-    inputs = []
+    changelogs = {name: _settled(log, topic, f"the changelog of store {name}") for name, topic in wanted.items()}
+    facts, inputs = _Facts(log, changelogs), list[Input]()
     for place, (source, offsets) in enumerate(zip(topics, committed, strict=True)):
         _require_fitting(source, changelogs, folders)
         require_same_topics(replayer, source, changelogs, offsets, facts.first_epoch)
-        bounds, bound_by = _bounds(replayer, source, offsets, partial(facts.next_source, place))
-        starts = tuple(facts.next_kept(number, folders) if folders else 0 for number in range(source.partition_count))
+        bounds, bound_by = _bounds(replayer, source, offsets, facts, place)
+        kept = facts.next_kept(folders)
+        starts = tuple(kept.get((number,), 0) for number in range(source.partition_count))
         _require_inputs(replayer, source, starts, bounds, is_from_state=bool(folders), accepted=accept_missing_input)
         starts = tuple(max(first, start) for first, start in zip(source.starts, starts, strict=True))
         ends = tuple(max(start, bound) for start, bound in zip(starts, bounds, strict=True))
@@ -176,8 +174,7 @@ def plan_recompute(
     ends_of_all = [each.bounds for each in inputs]
     _require_some(replayer, ends_of_all)
     return Recompute(
-        brokers=brokers,
-        kafka_options=options,
+        kafka=log,
         module=module,
         actor=replayer.actor,
         inputs=tuple(inputs),
@@ -207,7 +204,7 @@ def _require_fitting(source: Topic, changelogs: Mapping[str, Topic], folders: Ma
                 f"{source.name} has {source.partition_count} partitions and {topic.name}, the changelog of {name}, "
                 f"has {topic.partition_count}: one of them was re-created"
             )
-        if name in folders and (kept_id := _summary(folders[name]).topic_id) not in ("", topic.topic_id):
+        if name in folders and (kept_id := read_summary(folders[name]).topic_id) not in ("", topic.topic_id):
             raise TargetError(
                 f"{folders[name]} is a rebuild of a topic {topic.name} with the id {kept_id}, and now it has the id "
                 f"{topic.topic_id}: the topic was re-created since, or this is another cluster"
@@ -222,13 +219,6 @@ def require_same_topics(
     first_epoch: Callable[[int], int | None],
 ) -> None:
     """Check that the group's last commits were of these topics, and the state is of this input only.
-
-    Args:
-        replayer: What `spark_replay.apps` describes.
-        source: The input as it is now.
-        changelogs: By store, its changelog as it is now.
-        committed: The group's offset of each partition.
-        first_epoch: Returns the lowest owner's epoch in a partition of the changelogs, None if there is no state.
 
     Raises:
         InputError: A topic was re-created after the commit. The error names both ids.
@@ -266,38 +256,37 @@ def _all_stores(replayer: Any) -> dict[str, str]:
     return {**replayer.changelogs, **replayer.others}
 
 
-def _described(spark: SparkSession, brokers: str, name: str, options: Mapping[str, str], what: str) -> Topic:
+def _described(log: KafkaSource, name: str, what: str) -> Topic:
     try:
-        return kafka(spark, brokers, name, options).describe()
+        return replace(log, topic=name).describe()
     except UnknownTopicError as error:
         raise UnknownTopicError(
-            f"{brokers} has no topic {name!r}, {what}: is this the right cluster, did a worker of the app ever run?"
+            f"{log.brokers} has no topic {name!r}, {what}: is this the right cluster, did a worker of the app ever run?"
         ) from error
 
 
-def _settled(spark: SparkSession, brokers: str, name: str, options: Mapping[str, str], store: str) -> Topic:
+def _settled(log: KafkaSource, name: str, what: str) -> Topic:
     """Describe a changelog when all transactions that were open at the first look are over.
 
     Raises:
         InputError: One of them stays open.
     """
-    what = f"the changelog of store {store}"
-    topic = _described(spark, brokers, name, options, what)
+    topic = _described(log, name, what)
     wanted, until_s = topic.high_watermarks, time.monotonic() + _SETTLE_S
     while any(end < high for end, high in zip(topic.ends, wanted, strict=True)):
         if time.monotonic() > until_s:
             raise InputError(f"{name}, {what}, has a transaction that stays open: try again when it is over")
         time.sleep(_LOOK_S)
-        topic = _described(spark, brokers, name, options, what)
+        topic = _described(log, name, what)
     return topic
 
 
 def _bounds(
-    replayer: Any, source: Topic, committed: Sequence[CommittedOffset], next_source: Callable[[int], int]
+    replayer: Any, source: Topic, committed: Sequence[CommittedOffset], facts: _Facts, place: int
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     bounds, reasons = [], []
     for number, (offset, _) in enumerate(committed):
-        bound = next_source(number) if offset is None else offset
+        bound = facts.next_sources.get((number, place), 0) if offset is None else offset
         if bound > source.high_watermarks[number]:
             said = f"group {replayer.group} has committed" if offset is not None else "the state is of"
             raise InputError(
@@ -339,80 +328,62 @@ def _require_inputs(
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class _Facts:
     """The facts of the changelogs that the replay needs; each is read at most once."""
 
-    _spark: SparkSession
-    _brokers: str
-    _changelogs: Mapping[str, Topic]
-    _options: Mapping[str, str]
-    _next: dict[int, dict[int, int]] = field(default_factory=dict)
-    _kept: dict[int, int] | None = None
-    _epochs: dict[int, int] | None = None
+    log: KafkaSource
+    changelogs: Mapping[str, Topic]
 
-    def next_source(self, place: int, partition: int) -> int:
-        """Return the offset behind the last record of an input that a changelog names, 0 if none does."""
-        if place not in self._next:
-            self._next[place] = self._highest(self._rows().where(F.col("input") == place))
-        return self._next[place].get(partition, 0)
+    @cached_property
+    def next_sources(self) -> dict[tuple[int, ...], int]:
+        """By partition and input, the offset behind the last record that a changelog names."""
+        return self._grouped(self._rows(), _next_source(), "partition", "input")
+
+    @cached_property
+    def _epochs(self) -> dict[tuple[int, ...], int]:
+        return self._grouped(self._rows().where(F.col("epoch") > 0), F.min("epoch"))
 
     def first_epoch(self, partition: int) -> int | None:
         """Return the lowest epoch of an owner in a partition of the changelogs, None if no owner wrote there."""
-        if self._epochs is None:
-            owned = self._rows().where(F.col("epoch") > 0)
-            self._epochs = self._by_partition(owned, F.min("epoch"))
-        return self._epochs.get(partition)
+        return self._epochs.get((partition,))
 
-    def next_kept(self, partition: int, folders: Mapping[str, Path]) -> int:
-        """Return the offset behind the last input that the rebuilds know of."""
-        if self._kept is None:
-            epochs = []
-            for store, folder in folders.items():
-                ends = {part.partition: part.end_offset for part in _summary(folder).partitions}
-                place = F.element_at(
-                    F.create_map(*(F.lit(n) for pair in ends.items() for n in pair)), F.col("partition")
-                )
-                kept = read_rebuild(self._spark, folder)
-                log = self._rows_of(store).where(F.col("offset") < place)
-                epochs += [self._highest(log), self._highest(kept)]
-            numbers = {number for highest in epochs for number in highest}
-            self._kept = {number: max(highest.get(number, 0) for highest in epochs) for number in numbers}
-        return self._kept.get(partition, 0)
+    def next_kept(self, folders: Mapping[str, Path]) -> dict[tuple[int, ...], int]:
+        """Return by partition the offset behind the last input that the rebuilds know of."""
+        frames = []
+        for store, folder in folders.items():
+            ends = by_partition([part.end_offset for part in read_summary(folder).partitions])
+            frames += [self._rows_of(store).where(F.col("offset") < ends), read_rebuild(self.log.spark, folder)]
+        sources = [rows.select("partition", "source_offset") for rows in frames]
+        return self._grouped(_united(sources), _next_source()) if frames else {}
 
     def last_ms(self, bounds: Sequence[Sequence[int]]) -> tuple[int | None, ...]:
         """Return when the last write was made that belongs to records before the inputs' bounds, by partition."""
         rows = self._rows().where(F.col("source_offset") < by_input(bounds, F.col("input")))
-        last = self._by_partition(rows, F.unix_millis(F.max("timestamp")))
-        return tuple(last.get(number) for number in range(len(bounds[0])))
+        last = self._grouped(rows, F.unix_millis(F.max("timestamp")))
+        return tuple(last.get((number,)) for number in range(len(bounds[0])))
 
     def _rows(self) -> DataFrame:
-        frames = [self._rows_of(store) for store in self._changelogs]
-        united = frames[0]
-        for frame in frames[1:]:
-            united = united.unionAll(frame)
-        return united
+        return _united([self._rows_of(store) for store in self.changelogs])
 
     def _rows_of(self, store: str) -> DataFrame:
-        changelog = self._changelogs[store]
-        rows = read_rows(kafka(self._spark, self._brokers, changelog.name, self._options), changelog)
-        metadata = metadata_fields(F.col("metadata"))
-        return rows.select(
-            "partition",
-            "offset",
-            "timestamp",
-            input_of(F.col("metadata")).alias("input"),
-            metadata["source_offset"].alias("source_offset"),
-            metadata["epoch"].alias("epoch"),
-        )
+        changelog = self.changelogs[store]
+        metadata = F.col("metadata")
+        fields = metadata_fields(metadata) | {"input": input_of(metadata)}
+        return read_rows(replace(self.log, topic=changelog.name), changelog).withColumns(fields)
 
-    def _highest(self, rows: DataFrame) -> dict[int, int]:
-        return self._by_partition(rows, F.max("source_offset") + 1)
+    def _grouped(self, rows: DataFrame, value: Column, *by: str) -> dict[tuple[int, ...], int]:
+        with reading(f"the changelogs {', '.join(topic.name for topic in self.changelogs.values())}"):
+            groups = rows.groupBy(*by or ("partition",)).agg(value.alias("value")).where("value IS NOT NULL").collect()
+        return {tuple(row)[:-1]: row["value"] for row in groups}
 
-    def _by_partition(self, rows: DataFrame, value: Any) -> dict[int, int]:
-        with reading(f"the changelogs {', '.join(topic.name for topic in self._changelogs.values())}"):
-            values: list[Row] = rows.groupBy("partition").agg(value.alias("found")).collect()
-        return {row["partition"]: row["found"] for row in values if row["found"] is not None}
+
+def _next_source() -> Column:
+    return F.max("source_offset") + 1
+
+
+def _united(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(lambda left, right: left.unionAll(right), frames)
 
 
 def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:
@@ -424,7 +395,7 @@ def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:
             "Leave it out: the replay begins with the inputs' first records"
         )
     summaries = sorted([*folder.glob(SUMMARY), *folder.glob(f"*/{SUMMARY}")])
-    by_changelog = {_summary(path.parent).changelog: path.parent for path in summaries}
+    by_changelog = {read_summary(path.parent).changelog: path.parent for path in summaries}
     wanted = _all_stores(replayer)
     missing = [topic for topic in wanted.values() if topic not in by_changelog]
     if missing:
@@ -433,10 +404,3 @@ def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:
             "the actor's stores, made at the same point"
         )
     return {store: by_changelog[topic] for store, topic in wanted.items()}
-
-
-def _summary(folder: Path) -> Rebuilt:
-    try:
-        return read_summary(folder)
-    except ReadError as error:
-        raise TargetError(str(error)) from error

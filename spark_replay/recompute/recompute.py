@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
@@ -39,10 +39,9 @@ from spark_replay.fold.settled import settle
 from spark_replay.fold.windows import WindowLog, newest_windows
 from spark_replay.recompute.plan import Recompute
 from spark_replay.recompute.report import FINE, Recomputed, recomputed
-from spark_replay.recompute.worker import INPUT_COLUMNS, OUTPUT_SCHEMA, EventTimeOf, Job, replay_rows
+from spark_replay.recompute.worker import INPUT_COLUMNS, OUTPUT_SCHEMA, Job, event_time_of, replay_rows
 from spark_replay.sources.changelog import input_of, metadata_fields
 from spark_replay.sources.columns import by_input
-from spark_replay.sources.kafka import kafka
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:
@@ -64,8 +63,8 @@ def recompute_actor(spark: SparkSession, plan: Recompute) -> Recomputed:
     try:
         with _replaying(plan):
             told = _told(replayed)
-            windows = _windows(spark, plan)
-            judged = _judge(spark, plan, replayed, windows)
+            windows = _windows(plan)
+            judged = _judge(plan, replayed, windows)
             counted = judged.groupBy("store", "partition", "kind").count().collect()
             examples = [] if all(row["kind"] in FINE for row in counted) else _examples(judged)
     finally:
@@ -86,7 +85,7 @@ def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:
         `reason` of the first thing that the input doesn't tell, or null), `later_offset` bigint. `input` is the place
         of the input that `source_offset` is of, null for an actor with one.
     """
-    return _judge(spark, plan, _replay(spark, plan), _windows(spark, plan))
+    return _judge(plan, _replay(spark, plan), _windows(plan))
 
 
 def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
@@ -95,7 +94,7 @@ def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
     if (context.master or "").startswith(_LOCAL) and "PYSPARK_PYTHON" not in os.environ:
         # pyspark would take the first python3 on PATH, which needn't have what the app needs
         context.pythonExec = sys.executable
-    inputs = [_input(spark, plan, place) for place in range(len(plan.inputs))]
+    inputs = [_input(plan, place) for place in range(len(plan.inputs))]
     if plan.from_state or len(inputs) > 1:
         ranked = [_ranked(plan, place, records) for place, records in enumerate(inputs)]
         rows = reduce(lambda left, right: left.unionAll(right), [*ranked, *_kept(spark, plan)])
@@ -119,9 +118,9 @@ def _replay(spark: SparkSession, plan: Recompute) -> DataFrame:
     return spark.createDataFrame(replayed, OUTPUT_SCHEMA, verifySchema=False)
 
 
-def _input(spark: SparkSession, plan: Recompute, place: int) -> DataFrame:
+def _input(plan: Recompute, place: int) -> DataFrame:
     part = plan.inputs[place]
-    source = kafka(spark, plan.brokers, part.topic.name, plan.kafka_options)
+    source = replace(plan.kafka, topic=part.topic.name)
     records = source.in_order(replace(part.topic, starts=part.starts, ends=part.bounds))
     return records.select(
         "partition",
@@ -143,7 +142,7 @@ def _ranked(plan: Recompute, place: int, records: DataFrame) -> DataFrame:
     """
     if len(plan.inputs) > 1 and plan.inputs[place].topic.name in plan.timed:
         # without Arrow: it would need pandas
-        time_of = F.udf(EventTimeOf(plan.module, plan.actor, place, len(plan.until_ms)), "bigint", useArrow=False)
+        time_of = F.udf(event_time_of(plan.module, plan.actor, place, len(plan.until_ms)), "bigint", useArrow=False)
         records = records.withColumn("at_ms", time_of("timestamp_ms", "key", "value", "headers"))
     else:
         records = records.withColumn("at_ms", F.col("timestamp_ms"))
@@ -174,43 +173,37 @@ def _kept(spark: SparkSession, plan: Recompute) -> list[DataFrame]:
     ]
 
 
-def _windows(spark: SparkSession, plan: Recompute) -> dict[str, WindowLog]:
+def _windows(plan: Recompute) -> dict[str, WindowLog]:
     """Return the current window facts of each store's changelog: those that are past their retention aren't compared.
 
     Compaction may have removed the facts at the point of the comparison.
     """
     return {
-        store: newest_windows(kafka(spark, plan.brokers, changelog.name, plan.kafka_options), changelog)
+        store: newest_windows(replace(plan.kafka, topic=changelog.name), changelog)
         for store, changelog in plan.changelogs.items()
     }
 
 
-def _judge(spark: SparkSession, plan: Recompute, replayed: DataFrame, windows: Mapping[str, WindowLog]) -> DataFrame:
+def _judge(plan: Recompute, replayed: DataFrame, windows: Mapping[str, WindowLog]) -> DataFrame:
     as_of, past = F.lit(now_ms()), F.lit(False)
     for store, facts in windows.items():
         if facts:
             # Which entries for closes are left depends on when the closes before them were handled.
             past = past | ((F.col("store") == store) & (facts.past() | facts.entries()))
-    sides = reduce(lambda left, right: left.unionAll(right), [_states(replayed), _unknowns(plan, replayed)])
-    for store in plan.changelogs:
-        sides = sides.unionAll(_logged(spark, plan, store))
-    side, offset = F.col("side"), F.col("offset")
-    folded = sides.groupBy("store", "partition", "key").agg(
-        F.max_by(
-            F.struct("value", "source_offset", "expires_at_ms", "epoch", "offset", "input"),
-            F.when(side == "log", offset),
-        ).alias("log"),
-        F.min(F.when(side == "later", offset)).alias("later_offset"),
-        F.first(
-            F.when(F.col("side") == "state", F.struct("value", "source_offset", "expires_at_ms", "input")),
-            ignorenulls=True,
-        ).alias("recomputed"),
-        F.min(F.when(F.col("side") == "unknown", F.struct("source_offset", "reason"))).alias("unknown"),
+    keys = ["store", "partition", "key"]
+    states = replayed.where(F.col("kind") == "state").select(
+        *keys, F.struct("value", "source_offset", "expires_at_ms", "input").alias("recomputed")
     )
+    reason = F.struct("source_offset", F.col("value").cast("string").alias("reason"))
+    unknowns = (
+        replayed.where(F.col("kind") == "unknown").groupBy("partition", "key").agg(F.min(reason).alias("unknown"))
+    )
+    logs = reduce(lambda left, right: left.unionAll(right), [_logged(plan, store) for store in plan.changelogs])
+    sides = logs.join(states, on=keys, how="full_outer").join(unknowns, on=["partition", "key"], how="left")
     return (
-        folded.withColumn("kind", _kind(as_of, past))
+        sides.withColumn("kind", _kind(as_of, past))
         .where(F.col("kind").isNotNull())
-        .select("store", "partition", "key", "kind", "log", "recomputed", "unknown", "later_offset")
+        .select(*keys, "kind", "log", "recomputed", "unknown", "later_offset")
     )
 
 
@@ -231,37 +224,7 @@ def _kind(as_of_ms: Column, past: Column) -> Column:
     )
 
 
-def _sided(rows: DataFrame, side: str, **columns: Column) -> DataFrame:
-    types = {
-        "store": "string",
-        "partition": "int",
-        "key": "binary",
-        "value": "binary",
-        "source_offset": "bigint",
-        "expires_at_ms": "bigint",
-        "epoch": "bigint",
-        "offset": "bigint",
-        "reason": "string",
-        "input": "int",
-    }
-    fields = {name: F.col(name) for name in types if name in rows.columns} | columns
-    empty = F.lit(None)
-    return rows.select(
-        F.lit(side).alias("side"), *(fields.get(name, empty).cast(kind).alias(name) for name, kind in types.items())
-    )
-
-
-def _states(replayed: DataFrame) -> DataFrame:
-    return _sided(replayed.where(F.col("kind") == "state"), "state")
-
-
-def _unknowns(plan: Recompute, replayed: DataFrame) -> DataFrame:
-    rows = replayed.where((F.col("kind") == "unknown") & F.col("key").isNotNull())
-    each = rows.withColumn("store", F.explode(F.array(*(F.lit(store) for store in plan.changelogs))))
-    return _sided(each, "unknown", reason=F.col("value").cast("string"), value=F.lit(None))
-
-
-def _logged(spark: SparkSession, plan: Recompute, store: str) -> DataFrame:
+def _logged(plan: Recompute, store: str) -> DataFrame:
     """Return each key's last write of the inputs replayed, and its first of later ones, as of one moment."""
     changelog = plan.changelogs[store]
     metadata = F.col("metadata")
@@ -269,30 +232,25 @@ def _logged(spark: SparkSession, plan: Recompute, store: str) -> DataFrame:
     is_later = metadata_fields(metadata)["source_offset"] >= by_input(plan.bounds, input_of(metadata))
     everything = [None] * changelog.partition_count
     folded = settle(
-        kafka(spark, plan.brokers, changelog.name, plan.kafka_options),
+        replace(plan.kafka, topic=changelog.name),
         changelog,
         point_at(changelog, everything, [0] * changelog.partition_count),
         # no offset lies below 0
         select=lambda rows: rows.withColumn("position", F.when(is_later, F.lit(0).cast("bigint"))),
         position=F.col("position"),
     ).folded
-    last, later = (folded.where(F.col(name).isNotNull()) for name in ("last", "later_offset"))
-    return _sided(last, "log", store=F.lit(store), **last_fields()).unionAll(
-        _sided(later, "later", store=F.lit(store), offset=F.col("later_offset"))
-    )
+    fields = last_fields()
+    names = ("value", "source_offset", "expires_at_ms", "epoch", "offset", "input")
+    log = F.when(F.col("last").isNotNull(), F.struct(*(fields[name].alias(name) for name in names)))
+    return folded.select(F.lit(store).alias("store"), "partition", "key", log.alias("log"), "later_offset")
 
 
-def _told(replayed: DataFrame) -> list[Any]:
-    """Count the records of each partition and the unknown things by reason: `partition`, `reason`, `count`."""
-    done = replayed.where(F.col("kind") == "done").select(
-        "partition", F.lit(None).cast("string").alias("reason"), F.col("source_offset").alias("count")
-    )
-    unknown = (
-        replayed.where(F.col("kind") == "unknown")
-        .groupBy("partition", F.col("value").cast("string").alias("reason"))
-        .count()
-    )
-    return done.unionAll(unknown.select("partition", "reason", "count")).collect()
+def _told(replayed: DataFrame) -> list[Row]:
+    """Count by partition the unknown things of each `reason`, and the replays with their `records`, which have none."""
+    is_unknown = F.col("kind") == "unknown"
+    reason = F.when(is_unknown, F.col("value").cast("string")).alias("reason")
+    groups = replayed.where(is_unknown | (F.col("kind") == "done")).groupBy("partition", reason)
+    return groups.agg(F.count(F.lit(1)).alias("count"), F.sum("source_offset").alias("records")).collect()
 
 
 def _examples(judged: DataFrame) -> list[Row]:

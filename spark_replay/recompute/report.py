@@ -106,7 +106,7 @@ def recomputed(
         RecomputeError: A partition was replayed in parts.
     """
     done = [row for row in told if row["reason"] is None]
-    if len({row["partition"] for row in done}) != len(done):
+    if any(row["count"] > 1 for row in done):
         raise RecomputeError(f"Spark split a partition of {plan.input}: leave out settings that make it do so")
     reasons: Counter[str] = Counter()
     for row in told:
@@ -124,7 +124,7 @@ def recomputed(
         counts=_all(sum(by_store.values(), Counter())),
         by_store={store: _all(counts) for store, counts in by_store.items()},
         by_partition={number: _all(counts) for number, counts in sorted(by_partition.items())},
-        records=sum(row["count"] for row in done),
+        records=sum(row["records"] for row in done),
         unknown_events=dict(reasons.most_common(_REASONS)),
         seconds=round(seconds, 3),
         partitions=plan.summary["partitions"],

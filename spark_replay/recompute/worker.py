@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
@@ -59,31 +59,18 @@ class _Record(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class EventTimeOf:
-    """The time by which a worker orders a record of an input among those of others.
+def event_time_of(module: str, actor: str, place: int, partition_count: int) -> Callable[..., int]:
+    """Return the function of a record's time by which a worker orders it among those of other inputs, for a task.
 
-    Attributes:
-        module, actor: The app's module, the actor's name.
-        place: The input's.
-        partition_count: Of the inputs.
+    Its arguments are `timestamp_ms`, `key`, `value` and `headers`. It raises `RecomputeError` if the app can't be used
+    there: one line, which Spark hands on.
     """
 
-    module: str
-    actor: str
-    place: int
-    partition_count: int
+    def event_time(*record: Any) -> int:
+        time_of = _time_of(module, actor, partition_count)
+        return int(time_of(place, _record((None, None, 0, *record, None))))
 
-    def __call__(
-        self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, Any]] | None
-    ) -> int:
-        """Return the event time, Unix milliseconds.
-
-        Raises:
-            RecomputeError: The app can't be used here. One line, which Spark hands on.
-        """
-        time_of = _time_of(self.module, self.actor, self.partition_count)
-        return int(time_of(self.place, _record((None, None, 0, timestamp_ms, key, value, headers, None))))
+    return event_time
 
 
 @functools.cache

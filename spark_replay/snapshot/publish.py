@@ -263,7 +263,7 @@ def _placed(rows: DataFrame, transform: Transform | None, topic: Topic, count: i
     before, pair = topic.partition_count, F.struct("key", "value")
     if transform is not None:
         # by Arrow, PySpark's default from 4.1 on, it would need pandas
-        pair = F.udf(_Applied(transform), "struct<key: binary, value: binary>", useArrow=False)("key", "value")
+        pair = F.udf(_applied(transform), "struct<key: binary, value: binary>", useArrow=False)("key", "value")
     if count != before and layout in OWN:
         rows = rows.where(~held_windows(rows, topic).past() & (F.col("key") != F.lit(OWN[layout][0])))
     expiry = F.coalesce("expires_at_ms", F.lit(NEVER)).alias("expires_at_ms")
@@ -322,19 +322,18 @@ def _with_own(
     return state.unionByName(own, allowMissingColumns=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Applied:
-    transform: Transform
-
-    def __call__(self, key: bytes, value: bytes) -> tuple[bytes, bytes] | None:
+def _applied(transform: Transform) -> Callable[[bytes, bytes], Any]:
+    def apply(key: bytes, value: bytes) -> Any:
         try:
-            pair: Any = self.transform(bytes(key), bytes(value))
+            pair: Any = transform(bytes(key), bytes(value))
         except Exception as error:
             text = f"{type(error).__name__}: {first_line(error)}"
             raise AppError(f"the transform failed with the key {printable(key)}: {text}") from error
         if pair is None or (isinstance(pair, tuple) and [*map(type, pair)] == [bytes, bytes]):
             return pair
         raise AppError(f"the transform returned neither None nor (key, value), in bytes, for the key {printable(key)}")
+
+    return apply
 
 
 def _against_target(target: KafkaSource, count: int, like: Topic) -> Iterator[ReplayError]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replay.errors import ArchiveError, ReplayError, TargetError
 from spark_replay.session import java_reason
-from spark_replay.sources.staging import NEW, local_folder, replacing, require_replaceable
+from spark_replay.sources.staging import NEW, local_folder, replacing
 from stores._files import crc32, make_folder, open_private, sync, write_atomically
 
 if TYPE_CHECKING:
@@ -243,20 +243,31 @@ class Target:
 
 @contextmanager
 def open_target(spark: SparkSession, where: str | Path, marker: str, what: str, *, overwrite: bool) -> Iterator[Target]:
-    """Return the target of a run. A local folder appears when the block ends; arguments as of `require_replaceable`.
+    """Return the target of a run. A local folder appears when the block ends.
+
+    Args:
+        spark: The session.
+        where: A path or URI.
+        marker: The name of the file that marks a result.
+        what: What a folder with a marker holds, for errors.
+        overwrite: Whether a result may be replaced.
 
     Raises:
-        TargetError: There is a result and `overwrite` isn't set; another run was faster; or it can't be written.
+        TargetError: There is a result and `overwrite` isn't set, or something else; another run was faster; or it can't
+            be written.
     """
     to = Folder(spark, where, TargetError)
     if to.local is not None:
         with replacing(to.local) as work:
-            require_replaceable(to.local, marker, what, overwrite=overwrite)
+            if to.local.exists():
+                _require_overwrite(to, overwrite=overwrite)
+                if not to.local.is_dir() or (not (to.local / marker).exists() and any(to.local.iterdir())):
+                    raise TargetError(f"{to} is no {what} (it has no {marker}): not overwritten, choose another folder")
             yield Target(Folder(spark, work / NEW, TargetError), work, marker)
         return
     version = to.version(marker)
-    if version is not None and not overwrite:
-        raise TargetError(f"{to} exists: choose another folder, or replace it with --overwrite")
+    if version is not None:
+        _require_overwrite(to, overwrite=overwrite)
     with tempfile.TemporaryDirectory(prefix="spark-replay-") as work_dir:
         try:
             yield Target(to, Path(work_dir), marker, f"{_ATTEMPT}{uuid.uuid4().hex}", version)
@@ -268,6 +279,11 @@ def open_target(spark: SparkSession, where: str | Path, marker: str, what: str, 
             if is_late:
                 raise TargetError(_LATE.format(to)) from error
             raise
+
+
+def _require_overwrite(to: Folder, *, overwrite: bool) -> None:
+    if not overwrite:
+        raise TargetError(f"{to} exists: choose another folder, or replace it with --overwrite")
 
 
 def _walk(root: Path, folder: Path) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -87,7 +87,7 @@ class KafkaSource(LiveSource):
 
     def keeps_deletes(self, reading_s: float) -> bool:
         """Compare with the topic's `delete.retention.ms`."""
-        return reading_s * 1000 < self._delete_retention_ms()
+        return reading_s * 1000 < self.retention().delete_retention_ms
 
     def require_deletes_kept(self, reading_s: float) -> None:
         """Check that compaction has removed no tombstone during a read that took so long.
@@ -97,17 +97,14 @@ class KafkaSource(LiveSource):
         """
         if not self.keeps_deletes(reading_s):
             raise ReadError(
-                f"reading {self} took longer than its delete.retention.ms={self._delete_retention_ms()}: deletes may "
-                "have escaped it, raise the topic's setting or use more executors"
+                f"reading {self} took longer than its delete.retention.ms={self.retention().delete_retention_ms}: "
+                "deletes may have escaped it, raise the topic's setting or use more executors"
             )
 
     def retention(self) -> Retention:
         """Ask the brokers what the topic's settings allow to be removed."""
         with self.asking() as admin:
             return admin.retention(self.topic)
-
-    def _delete_retention_ms(self) -> int:
-        return self.retention().delete_retention_ms
 
     def _shares(self, topic: Topic) -> str:
         return str(max(self.spark.sparkContext.defaultParallelism, topic.partition_count))
@@ -178,7 +175,9 @@ class JoinedSource(Source):
 
     def describe(self) -> Topic:
         """Ask both, and check that nothing is missing between them."""
-        return self._joined(self.older.describe(), self.newer.describe())
+        old, new = self.older.describe(), self.newer.describe()
+        require_following(old, new, archive=f"the archive {self.older.where}", brokers=self.newer.brokers)
+        return _stitched(old, new)
 
     def records(self, topic: Topic) -> DataFrame:
         """Read both."""
@@ -215,26 +214,6 @@ class JoinedSource(Source):
     def __str__(self) -> str:
         """Name both."""
         return f"{self.older}, then {self.newer}"
-
-    def _joined(self, old: Topic, new: Topic) -> Topic:
-        if old.topic_id and new.topic_id and old.topic_id != new.topic_id:
-            raise WrongTopicError(
-                f"{self.older} is of a topic with the id {old.topic_id}, that of the brokers {self.newer.brokers} has "
-                f"{new.topic_id}: the topic was re-created since, or this is another cluster"
-            )
-        for number, end in enumerate(old.ends):
-            if number >= new.partition_count or end > new.high_watermarks[number]:
-                high = new.high_watermarks[number] if number < new.partition_count else "nothing"
-                raise WrongTopicError(
-                    f"{self.topic} partition {number}: the archive reaches {end}, the brokers' log {high}: "
-                    "is this another cluster?"
-                )
-            if end < new.starts[number]:
-                raise LogTooShortError(
-                    f"{self.topic} partition {number}: the archive ends at offset {end}, and the brokers' log begins "
-                    f"at {new.starts[number]}: what was between is in neither"
-                )
-        return _stitched(old, new)
 
 
 def read_topics(
@@ -291,6 +270,30 @@ def read_properties(spark: SparkSession, file: Path) -> dict[str, str]:
         reason = error if isinstance(error, OSError) else "it isn't a properties file"
         raise ReplayError(f"the Kafka settings in {file} can't be read: {reason}") from error
     return {str(key): str(properties.getProperty(key)) for key in properties.stringPropertyNames()}
+
+
+def require_following(old: Topic, new: Topic, *, archive: object, brokers: str) -> None:
+    """Check that a log goes on where an archive of it ends.
+
+    Raises:
+        WrongTopicError: The topic was re-created since, or has lost records that the archive has.
+        LogTooShortError: Kafka deleted what comes right behind the archive.
+    """
+    if old.topic_id and new.topic_id and old.topic_id != new.topic_id:
+        raise WrongTopicError(
+            f"{archive} is of a topic {old.name} with the id {old.topic_id}, that of the brokers {brokers} has "
+            f"{new.topic_id}: the topic was re-created since, or this is another cluster"
+        )
+    for number, end in enumerate(old.ends):
+        where = f"{old.name} partition {number}: {archive}"
+        if number >= new.partition_count or end > new.high_watermarks[number]:
+            high = new.high_watermarks[number] if number < new.partition_count else "nothing"
+            raise WrongTopicError(f"{where} reaches {end}, the brokers' log {high}: is this another cluster?")
+        if end < new.starts[number]:
+            raise LogTooShortError(
+                f"{where} ends at offset {end}, and the brokers' log begins at {new.starts[number]}: what was between "
+                "is in neither. Begin another archive"
+            )
 
 
 def _stitched(old: Topic, new: Topic) -> Topic:

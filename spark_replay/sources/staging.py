@@ -1,6 +1,6 @@
 """A folder that appears, or is replaced, when its content is complete.
 
-The content is made in a folder beside it, `.NAME.work`, which one run at a time holds a lock of. What a killed run left
+The content is made in a folder beside it, `.NAME.work`, by the run that has locked `.NAME.lock`. What a killed run left
 there, the next run removes; if it was killed between taking the old content away and putting the new one in its place,
 the next run puts the old one back first.
 
@@ -19,15 +19,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from spark_replay.errors import TargetError
 from stores._files import make_folder, open_private, tighten, tighten_tree
 
 NEW = "new"
-_LOCK = "lock"
 _OLD = "old"
-_ATTEMPTS = 10
 _FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(/.*)", re.DOTALL)
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|(?:s3a?|gs|abfss?|hdfs|delta|iceberg):")
 _STORAGE = re.compile(r"(?:s3a|gs|abfss|hdfs)://[^/]+")
@@ -60,26 +57,6 @@ def local_folder(where: str | Path) -> Path | None:
     return None
 
 
-def require_replaceable(folder: Path, marker: str, what: str, *, overwrite: bool) -> None:
-    """Check that a folder is missing; or, if `overwrite` is set, that it is empty or has the file `marker`.
-
-    Args:
-        folder: The folder.
-        marker: The file that marks a folder of this command.
-        what: What it holds then, for errors.
-        overwrite: Whether it may be replaced.
-
-    Raises:
-        TargetError: It may not.
-    """
-    if not folder.exists():
-        return
-    if not overwrite:
-        raise TargetError(f"{folder} exists: choose another folder, or replace it with --overwrite")
-    if not folder.is_dir() or (not (folder / marker).exists() and any(folder.iterdir())):
-        raise TargetError(f"{folder} is no {what} (it has no {marker}): not overwritten, choose another folder")
-
-
 @contextmanager
 def replacing(to: Path) -> Iterator[Path]:
     """Return a folder to work in; what is in its `new` takes the place of `to` when the block ends well.
@@ -90,7 +67,10 @@ def replacing(to: Path) -> Iterator[Path]:
     to = to.absolute()
     work = to.with_name(f".{to.name}.work")
     try:
-        with _open_locked(work, to):
+        with alone(to.with_name(f".{to.name}.lock"), to):
+            make_folder(work)
+            _require_own(work)
+            tighten(work)
             try:
                 _recover(work, to)
                 # what a killed run's executors still write lies in a folder of its own
@@ -108,28 +88,32 @@ def replacing(to: Path) -> Iterator[Path]:
         raise TargetError(f"{to} can't be written: {error}") from error
 
 
-def _open_locked(work: Path, to: Path) -> IO[str]:
-    for _ in range(_ATTEMPTS):
-        make_folder(work)
-        _require_own(work)
-        tighten(work)
-        try:
-            file = open_private(work / _LOCK, "w")
-        except FileNotFoundError:
-            # the run that held it removed the folder just now
-            continue
+@contextmanager
+def alone(lock: Path, to: Path) -> Iterator[None]:
+    """Keep other runs that write to `to` out, on this machine, by a lock of the file `lock`.
+
+    Raises:
+        TargetError: There is another run, or the file can't be written.
+    """
+    try:
+        make_folder(lock.parent)
+        # not truncated: somebody else may have put a link there
+        file = open_private(lock, "a")
+    except OSError as error:
+        raise TargetError(f"{to} can't be written: {error}") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(file, work / _LOCK):
-                return file
-        except BlockingIOError as error:
-            file.close()
-            raise TargetError(f"another run is writing to {to}: wait for its end, or stop it") from error
-        except BaseException:
-            file.close()
-            raise
-        file.close()
-    raise TargetError(f"{to} can't be written: other runs keep removing {work}")
+            # a run that ends now has removed the file that was opened
+            is_alone = os.path.samestat(os.fstat(file.fileno()), lock.stat())
+        except OSError:
+            is_alone = False
+        if not is_alone:
+            raise TargetError(f"another run is writing to {to}: wait for its end, or stop it")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _require_own(work: Path) -> None:
@@ -140,20 +124,12 @@ def _require_own(work: Path) -> None:
             raise TargetError(f"{work} is a symbolic link, or belongs to another user: remove it")
 
 
-def _is_at(file: IO[str], path: Path) -> bool:
-    """Return whether the open file is still the one at its path."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _recover(work: Path, to: Path) -> None:
     _restore(work, to)
     for left in work.iterdir():
         if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left)
-        elif left.name != _LOCK:
+        else:
             left.unlink(missing_ok=True)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.errors import TargetError, ToolMissingError
-from spark_replay.jars import table_package
+from spark_replay.jars import package_of
 from spark_replay.session import TABLE_SETTINGS
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import local_folder, table_format
@@ -74,7 +74,7 @@ class Table:
         if extension not in (spark.conf.get("spark.sql.extensions", None) or ""):
             raise ToolMissingError(
                 f"this Spark has no {kind.capitalize()}: start it with spark.jars.packages="
-                f"{table_package(kind, spark.version)} and spark.sql.extensions={extension}"
+                f"{package_of(kind, spark.version)} and spark.sql.extensions={extension}"
             )
         if kind == "iceberg" and spark.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
             raise TargetError(

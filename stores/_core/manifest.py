@@ -35,14 +35,14 @@ class ManifestPartition:
 class Manifest:
     """One worker's export of one store.
 
-    `placement` is `key` when a key lives in the partition that murmur2 gives it, `task` when the store may
-    hold any key.
+    `placement` is `key` when a key lives in the partition that murmur2 gives it, `row` when that is the partition of
+    the key that a row is below, `task` when the store may hold any key.
     """
 
     app: str
     store: str
     changelog: str
-    placement: Annotated[str, msgspec.Meta(pattern="^(key|task)$")]
+    placement: Annotated[str, msgspec.Meta(pattern="^(key|row|task)$")]
     worker: str
     exported_at_ms: Int64
     partition_count: Int64

@@ -185,7 +185,7 @@ class Overlay:
         removed: that is how expired keys get their tombstone.
         """
         was_there = self.get(key) is not None
-        if not was_there and not self._has_remains(key):
+        if not was_there and not self.is_kept(key):
             return False
         writes = self.writes
         previous = writes.get(key)
@@ -204,6 +204,11 @@ class Overlay:
             return value if value is not None and is_expired(metadata, self._scope.now_ms) else None
         raw = self._base_get(key)
         return raw[METADATA_BYTES:] if raw is not None and is_expired(raw, self._scope.now_ms) else None
+
+    def is_kept(self, key: bytes) -> bool:
+        """Return whether there is a value of `key`, also one that has expired and wasn't removed yet."""
+        entry = self.writes.get(key) or self._frozen.get(key)
+        return self._base_get(key) is not None if entry is None else entry[1] is not None
 
     def read(self, key: bytes) -> bytes | None:
         """Return the value of `key` with its metadata, as a `PartitionReader` does, also when it has expired."""
@@ -283,10 +288,6 @@ class Overlay:
         self.settle()
         self.writes = {}
         self.bytes_held = 0
-
-    def _has_remains(self, key: bytes) -> bool:
-        entry = self.writes.get(key) or self._frozen.get(key)
-        return self._base_get(key) is not None if entry is None else entry[1] is not None
 
 
 def with_metadata(entry: Entry) -> bytes | None:

@@ -15,6 +15,7 @@ from actors.runtime.handlers.effect import Effect, EffectCall
 from actors.runtime.message.context import Context
 from actors.runtime.outbox import effects
 from actors.runtime.outbox import queues as effect_lines
+from tests.sim.methods import again
 from tests.sim.part import Host, Operation, Part, Stores
 
 STORE = TOPIC = "effects"
@@ -63,6 +64,7 @@ class EffectsPart(Part):
         self._numbers = 0
         self._begun: defaultdict[str, list[Call]] = defaultdict(list)
         self._told: set[str] = set()
+        self._number_of: dict[str, int] = {}
 
     def make_input(self, key: str) -> str:
         self._numbers += 1
@@ -74,6 +76,8 @@ class EffectsPart(Part):
             for effect in (
                 self._effect("outside", self._awaited(host)),
                 self._effect("outside_now", self._plain(host)),
+                self._effect("outside_once", self._awaited(host), repeat="never", on_unknown="told"),
+                self._effect("outside_told", self._awaited(host), attempts=2),
             )
         }
         return {
@@ -82,11 +86,14 @@ class EffectsPart(Part):
             "encode_message": lambda message: (message.encode(), []),
         }
 
-    def _effect(self, name: str, function: Any) -> Effect:
+    def _effect(self, name: str, function: Any, *, attempts: int = 1, **options: Any) -> Effect:
+        is_told = name in ("outside_once", "outside_told")
         return Effect(
             function,
             name,
-            attempts=self._attempts_allowed,
+            attempts=attempts if is_told else self._attempts_allowed,
+            on_give_up="told" if is_told else None,
+            **options,
             first_wait=timedelta(seconds=0.2),
             longest_wait=timedelta(seconds=1),
             timeout=timedelta(seconds=TIMEOUT_S),
@@ -149,8 +156,10 @@ class EffectsPart(Part):
         elif int(asked[here][1]) != call.number:
             yield f"its commit has {asked[here]}"
         for _, _, id in asked[: here or 0]:
-            if not self._has_succeeded(id):
+            if not self._is_over(id, partition):
                 yield f"{id} comes before it and hasn't succeeded"
+        if _is_once(call.number) and len(self._begun[call.id]) >= sum(id == call.id for _, _, id in asked):
+            yield f"{self._begun[call.id][-1]} was made, and none is repeated"
         for other in self.calls:
             is_beside = other.process == call.process and other.key == call.key and other.ended is None
             # A plain function that is over its time before its thread has begun with it can't be stopped.
@@ -170,6 +179,12 @@ class EffectsPart(Part):
 
     def _has_succeeded(self, id: str) -> bool:
         return any(call.ended == "succeeded" for call in self._begun[id])
+
+    def _is_over(self, id: str, partition: int) -> bool:
+        """Whether a call has succeeded, or its actor was told that it didn't."""
+        if not _is_told(self._number_of[id]):
+            return self._has_succeeded(id)
+        return any(words[0] == "done" and words[2] == id for _, words in self.events(TOPIC, partition))
 
     @staticmethod
     def _partition(call: Call) -> int:
@@ -198,16 +213,23 @@ class EffectsPart(Part):
             if number % 6 == 0:
                 self.call(ctx, number + CHAINED)
 
-        return {"done": done}
+        async def told(ctx: Context, id: str) -> None:
+            self.count("effect told")
+            await done(ctx, f"{self._number_of[id]}")
+
+        return {"done": done, "told": told}
 
     def call(self, ctx: Context, number: int) -> None:
         """Ask for a call; those with the same number have ids of their own."""
-        id = ctx.effect(self._function(number), number)
+        function: Any = self._function(number)
+        id = ctx.effect(function, number, then=again) if number % 10 in (0, 4) else ctx.effect(function, number)
+        self._number_of[id] = number
         ctx.send(TOPIC, key=ctx.key, value=f"asked {number} {id}")
 
     @staticmethod
     def _function(number: int) -> Any:
-        return Effect(print, "outside_now" if _is_plain(number) else "outside")
+        name = "outside_once" if _is_once(number) else "outside_told" if _is_told(number) else "outside"
+        return Effect(print, "outside_now" if _is_plain(number) else name)
 
     # --- the oracle ------------------------------------------------------------------------------------------------
 
@@ -259,13 +281,23 @@ class EffectsPart(Part):
                     yield f"effects: the result of {id} of {key} never came"
         asked = {words[2] for _, words in self.events(TOPIC, partition) if words[0] == "asked"}
         for id in sorted(asked):
-            if not self._has_succeeded(id):
+            if not self._is_over(id, partition):
                 yield f"effects: {id} never succeeded"
 
 
 def _is_plain(number: int) -> bool:
     """Tell whether the function of a call isn't async."""
     return number % 4 == 3
+
+
+def _is_once(number: int) -> bool:
+    """Tell whether a call is never repeated."""
+    return number % 8 == 4
+
+
+def _is_told(number: int) -> bool:
+    """Tell whether the actor is told that a call failed."""
+    return _is_once(number) or number % 8 == 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from tests.sim.joins import JoinsPart
 from tests.sim.park import ParkPart
 from tests.sim.part import Host, Part, Stores
 from tests.sim.queries import QueriesPart
+from tests.sim.rows import RowsPart
 from tests.sim.sessions import SessionsPart
 from tests.sim.timers import TimersPart
 from tests.sim.versions import VersionsPart
@@ -39,6 +40,7 @@ PARTS = (
     ParkPart,
     SessionsPart,
     DedupePart,
+    RowsPart,
     WindowsPart,
     JoinsPart,
     ForeignPart,
@@ -58,13 +60,14 @@ ODDS = {
     "asks": 0.2,
     "sessions": 0.15,
     "dedupe": 0.15,
+    "rows": 0.1,
     "windows": 0.2,
     "joins": 0.2,
     "views": 0.1,
     "queries": 0.1,
     "versions": 0.1,
 }
-FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe", "windows", "joins", "foreign"))
+FLAKY = frozenset(("timers", "effects", "asks", "sessions", "dedupe", "rows", "windows", "joins", "foreign"))
 NEEDED = {"asks": ("parallel",)}
 """What a part can't be without."""
 NOT_WITH = {"joins": "parallel", "foreign": "parallel"}

@@ -44,6 +44,7 @@ from tests.sim.fakes.loop import Process, VirtualLoop, current_process
 from tests.sim.fakes.network import Network
 from tests.sim.fakes.source import FakeGroupSettings, FakeSource
 from tests.sim.merging import InputOrder
+from tests.sim.methods import methods_of
 from tests.sim.model import Model
 from tests.sim.park import ParkPart
 from tests.sim.part import Handler, Host
@@ -536,6 +537,7 @@ def _spec(world: World, host: Host, order: InputOrder) -> ActorSpec:
         misplaced="stop" if "grow" in world.features else None,
         on_error=replace(on_error, then="skip") if world.deployment.skips else on_error,
         max_task_idle=timedelta(seconds=world.max_task_idle_s),
+        methods=methods_of(handler),
         **declared,
     )
 

@@ -12,7 +12,7 @@ from actors._core.keys import place_of
 from actors._core.task.policy import OnError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
-from actors.runtime.message.outputs import ATTEMPTS_HEADER, ORIGIN_HEADER, OutputTopic
+from actors.runtime.message.outputs import ATTEMPTS_HEADER, EFFECT_HEADER, ERROR_HEADER, ORIGIN_HEADER, OutputTopic
 from actors.runtime.quarantine import quarantine as parked
 from tests.sim import app
 from tests.sim.part import Handler, Host, Operation, Part, Stores
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 STORE = app.PARKED
 TOPIC = "dead-letters"
+TOO_LATE = b"it is too late for the windows"
 MOST_CONTROLS = 30
 """How often a line is to be tried again at a time: once isn't enough where one try does little."""
 
@@ -146,6 +147,7 @@ class ParkPart(Part):
         """See that everybody who looks at the dead letters was told of each line once. The rest is the echo's."""
         for partition in self.partitions:
             origins = {f"{app.INPUT}/{partition}/{r.offset}": r for r in self.inputs(partition)}
+            yield from self._check_late(partition, origins)
             found: defaultdict[bytes, list[int]] = defaultdict(list)
             for letter in self._letters(partition):
                 headers = dict(letter.headers)
@@ -166,16 +168,26 @@ class ParkPart(Part):
             if any(found.values()):
                 yield f"park: nothing of {dict(found)} in partition {partition} had to be parked"
 
+    def _check_late(self, partition: int, origins: Mapping[str, Any]) -> Iterator[str]:
+        for letter in self._letters(partition, is_late=True):
+            self.count("late when retried")
+            origin = origins.get(dict(letter.headers)[ORIGIN_HEADER].decode())
+            if origin is not None and (origin.key, origin.value) != (letter.key, letter.value):
+                yield f"park: {letter} isn't {origin}"
+
     @property
     def _is_alone(self) -> bool:
         """Whether nothing else can fail so often that it is parked."""
         return self._retries > 0 or self.world.features.isdisjoint(
-            ("timers", "effects", "asks", "sessions", "dedupe", "windows", "joins")
+            ("timers", "effects", "asks", "sessions", "dedupe", "rows", "windows", "joins")
         )
 
-    def _letters(self, partition: int) -> list[Any]:
+    def _letters(self, partition: int, *, is_late: bool = False) -> list[Any]:
+        """Give the dead letters of messages that failed, or of those that were too late when they were retried."""
         log = self.world.cluster.log(TopicPartition(TOPIC, partition))
-        return [record for record in log.history if record.is_committed]
+        records = (record for record in log.history if record.is_committed)
+        letters = [letter for letter in records if EFFECT_HEADER not in dict(letter.headers)]
+        return [letter for letter in letters if dict(letter.headers)[ERROR_HEADER].startswith(TOO_LATE) is is_late]
 
     def _first_doomed(self, partition: int) -> dict[bytes, int]:
         """Give by key the first message that can't be handled."""

@@ -16,6 +16,7 @@ About half of the runs have features beside faults:
     park            messages that can't be handled are put aside
     sessions        the states of a class actor expire, its hook may fail
     dedupe          messages with an id that was seen are skipped
+    rows            a key has a list, a map and a set, whose rows expire one by one
     windows         events out of order are counted in windows, whose closes say what was in them
     joins           records of two sides are joined, those without a match are called when their window closes
     foreign         rows are joined by a foreign key, whose halves tell each other of them; in runs of their own

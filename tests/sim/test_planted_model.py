@@ -116,8 +116,8 @@ def call_before_the_commit(patch: Patch) -> None:
     """A call is made as soon as a handler asks for it."""
     original = Effects.call
 
-    def call(self: Effects, ctx: Any, *args: Any) -> str:
-        id = original(self, ctx, *args)
+    def call(self: Effects, ctx: Any, *args: Any, **named: Any) -> str:
+        id = original(self, ctx, *args, **named)
         newest = next(ctx._state.overlays[self._store].items(*line_bounds(ctx._raw_key), reverse=True))
         self._start(ctx._raw_key, Head(newest[0], decoded(newest[1])))
         return id
@@ -129,8 +129,8 @@ def forget_the_outcome(patch: Patch) -> None:
     """A call that succeeded stays in the outbox."""
     original = Effects._consume
 
-    def settle(self: Effects, state: Any, run: Run, outcome: Outcome) -> bool:
-        found = original(self, state, run, outcome)
+    def settle(self: Effects, state: Any, run: Run, outcome: Outcome, report: Any) -> bool:
+        found = original(self, state, run, outcome, report)
         if outcome.error is None and outcome.value is None:
             self._write(state, run.head.store_key, run.head.record)
             state.scope.release()
@@ -142,7 +142,7 @@ def forget_the_outcome(patch: Patch) -> None:
 def take_failure_for_success(patch: Patch) -> None:
     """A call that failed is done with."""
     original = Effects._consume
-    patch.setattr(Effects, "_consume", lambda self, state, run, outcome: original(self, state, run, Outcome()))
+    patch.setattr(Effects, "_consume", lambda self, state, run, outcome, _: original(self, state, run, Outcome(), None))
 
 
 def call_side_by_side(patch: Patch) -> None:
@@ -154,7 +154,8 @@ def call_side_by_side(patch: Patch) -> None:
         line = list(self._lines._committed.scan(*line_bounds(raw_key)))
         if len(line) > 1:
             second = Head(line[1][0], decoded(line[1][1][overlay.METADATA_BYTES :]))
-            beside = asyncio.create_task(self._call(Run(raw_key, second), self._functions[second.record.name]))
+            effect = self._functions[second.record.name]
+            beside = asyncio.create_task(self._attempts.make(raw_key, second, effect, lambda: None))
             beside.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     patch.setattr(Effects, "_start", start)
@@ -176,11 +177,38 @@ def remove_before_the_result_is_handled(patch: Patch) -> None:
 
     def internal(self: Effects, run: Run, outcome: Outcome) -> Any:
         made = original(self, run, outcome)
-        has_result = self._consume(self._state, run, outcome)
+        has_result = self._consume(self._state, run, outcome, self._report(run, outcome))
         self._state.scope.release()
         return type(made)(made.record, lambda ctx: has_result, made.handled, made.what)
 
     patch.setattr(Effects, "_message", internal)
+
+
+def call_before_the_start_is_committed(patch: Patch) -> None:
+    """A call that is never repeated begins beside the commit of its start."""
+    edit = ("if head.record.started is msgspec.UNSET:\n", "if False:\n")
+    more = ("head.record.started != self._epoch", "head.record.started not in (self._epoch, msgspec.UNSET)")
+    patch.setattr(Effects, "_start", rewritten(Effects._start, edit, more))
+
+
+def repeat_what_may_not_be(patch: Patch) -> None:
+    """A call whose start an earlier owner committed is made again."""
+    edit = ("head.record.started != self._epoch", "head.record.started is msgspec.UNSET")
+    patch.setattr(Effects, "_start", rewritten(Effects._start, edit))
+
+
+def tell_an_unknown_outcome_only(patch: Patch) -> None:
+    """The record of a call whose outcome is unknown stays, so that the actor is told again."""
+    original = Effects._consume
+
+    def settle(self: Effects, state: Any, run: Run, outcome: Outcome, report: Any) -> bool:
+        found = original(self, state, run, outcome, report)
+        if outcome.is_unknown:
+            self._write(state, run.head.store_key, run.head.record)
+            state.scope.release()
+        return found
+
+    patch.setattr(Effects, "_consume", settle)
 
 
 # --- expiry -----------------------------------------------------------------------------------------------------------
@@ -307,6 +335,9 @@ PLANTED = (
     Planted(call_side_by_side, "effects", features=("effects",)),
     Planted(pass_what_is_given_up, "effects", features=("effects",)),
     Planted(remove_before_the_result_is_handled, "effects", first_seed=185, features=("effects",)),
+    Planted(call_before_the_start_is_committed, "effects", features=("effects",)),
+    Planted(repeat_what_may_not_be, "effects", features=("effects",)),
+    Planted(tell_an_unknown_outcome_only, "effects", features=("effects",)),
     Planted(call_the_hook_only, "expiry", first_seed=2, features=("expiry",)),
     Planted(publish_no_deletes, "publish", features=("expiry",)),
     Planted(publish_outside_of_the_transaction, "publish", first_seed=2, features=("expiry",)),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 STORE, TOPIC = "grown", "growth"
 OPERATION = "grow"
 NEWEST = 2
-NOT_WITH_SKIP = frozenset(("poison", "refused", "park", "timers", "effects", "asks", "sessions", "dedupe"))
+NOT_WITH_SKIP = frozenset(("poison", "refused", "park", "timers", "effects", "asks", "sessions", "dedupe", "rows"))
 """What may fail for another reason."""
 
 

@@ -35,11 +35,11 @@ def _needs_s3a(item: pytest.Item) -> bool:
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from spark_replay import spark_session
-    from spark_replay.jars import ensure_avro_jars
+    from spark_replay.jars import ensure_more_jars
 
     items = request.session.items
     is_avro = any(item.path.stem in ("test_columns", "test_examples") for item in items)
-    avro = {"spark.jars": ",".join(map(str, ensure_avro_jars()))} if is_avro else {}
+    avro = {"spark.jars": ",".join(map(str, ensure_more_jars("avro")))} if is_avro else {}
     session = spark_session(
         master="local[2]",
         settings=avro

@@ -12,7 +12,7 @@ import pyspark
 import pytest
 
 from spark_replay import ReplayError, ToolMissingError, jars, kafka
-from spark_replay.jars import ensure_jars, ensure_s3a_jars, require_match
+from spark_replay.jars import ensure_jars, ensure_more_jars, require_match
 from spark_replay.session import _settings
 from spark_replay.sources.brokers import topic
 
@@ -75,7 +75,7 @@ def test_jars_for_s3_are_those_of_the_hadoop_of_pyspark(machine: Path, monkeypat
 
     monkeypatch.setattr(jars, "fetch_jars", fetch)
     for _ in range(2):
-        assert [jar.name for jar in ensure_s3a_jars()] == ["bundle-2.24.6.jar", f"hadoop-aws-{version}.jar"]
+        assert [jar.name for jar in ensure_more_jars("s3a")] == ["bundle-2.24.6.jar", f"hadoop-aws-{version}.jar"]
     assert asked == [f"org.apache.hadoop:hadoop-aws:{version}"]
     local = _settings(None, {"spark.driver.extraClassPath": "mine.jar"}, s3a=True)
     names = [Path(path).name for path in local["spark.driver.extraClassPath"].split(os.pathsep)]
@@ -83,8 +83,8 @@ def test_jars_for_s3_are_those_of_the_hadoop_of_pyspark(machine: Path, monkeypat
     assert "hadoop-aws" in _settings("yarn", {}, s3a=True)["spark.jars"]
     assert "hadoop-aws" not in str(_settings(None, {}, s3a=False))
     (machine / "connector" / f"hadoop-aws-{version}.jar").unlink()
-    with pytest.raises(ToolMissingError, match=rf"hadoop-aws {version} isn't complete: no hadoop-aws-\*\.jar in"):
-        ensure_s3a_jars()
+    with pytest.raises(ToolMissingError, match=rf"hadoop-aws:{version} isn't complete: no hadoop-aws-\*\.jar in"):
+        ensure_more_jars("s3a")
 
 
 def test_without_jgo_it_names_what_to_install(machine: Path, monkeypatch: pytest.MonkeyPatch):

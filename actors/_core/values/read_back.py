@@ -37,6 +37,8 @@ _UNTYPED = (None, Any, object)
 _NONE = msgspec.inspect.type_info(None)
 _KEPT = [(msgspec.inspect.type_info(kind), kind) for kind in (str, int, bool, float, bytes, Decimal, UUID)]
 """Types all of whose values msgspec reads back as they are, save for floats that aren't finite."""
+_ANY_TEXT = (msgspec.inspect.StrType, msgspec.inspect.BytesType, msgspec.inspect.DecimalType)
+"""Types whose texts in JSON may be those of another one's values."""
 _TOLD_APART = frozenset((str, int, bool))
 """Those that JSON tells apart; any other may be beside None only."""
 
@@ -61,6 +63,11 @@ def is_finite(value: Any) -> bool:
     if isinstance(value, list | tuple | set | frozenset):
         return all(map(is_finite, value))
     return all(map(is_finite, getattr(value, "__dict__", {}).values()))
+
+
+def has_nan(value: Any) -> bool:
+    """Return whether a value is NaN or has a part that is: it is neither smaller nor larger than any other."""
+    return any(isinstance(part, float | Decimal) and Decimal(part).is_nan() for _, part in _walk(value, "$"))
 
 
 def no_text_key(value: Any) -> str | None:
@@ -184,30 +191,45 @@ def is_told_by_equality(type_: Any) -> bool:
     if hasattr(type_, "__is_model__"):
         return _compares(type_, list(type_._options.fields))
     try:
-        waiting: list[Any] = [msgspec.inspect.type_info(type_)]
+        return all(map(_is_told, _types_in(type_)))
     except (TypeError, NameError):
         return False
-    seen: set[int] = set()
+
+
+def _is_told(info: msgspec.inspect.Type) -> bool:
+    if isinstance(info, msgspec.inspect.StructType):
+        return info.cls.__eq__ is msgspec.Struct.__eq__
+    if isinstance(info, msgspec.inspect.NamedTupleType):
+        own: Any = info.cls
+        return own.__eq__ is tuple.__eq__
+    if isinstance(info, msgspec.inspect.DataclassType):
+        return _compares(info.cls, [field.name for field in info.fields])
+    return not isinstance(info, msgspec.inspect.CustomType)
+
+
+def merged_keys(type_: Any) -> bool:
+    """Return whether dicts in a type that msgspec knows may have two keys that are one text in JSON, as 1 and "1"."""
+    try:
+        keys = [info.key_type for info in _types_in(type_) if isinstance(info, msgspec.inspect.DictType)]
+    except (TypeError, NameError):
+        return False
+    return any(isinstance(part, _ANY_TEXT) for key in keys for part in getattr(key, "types", ()))
+
+
+def _types_in(type_: Any) -> Iterator[msgspec.inspect.Type]:
+    """Return the parts of a type that msgspec knows, each once."""
+    waiting: list[Any] = [msgspec.inspect.type_info(type_)]
+    ids: set[int] = set()
     while waiting:
         part = waiting.pop()
-        if id(part) in seen:
+        if id(part) in ids:
             continue
-        seen.add(id(part))
-        if isinstance(part, msgspec.inspect.StructType):
-            is_told = part.cls.__eq__ is msgspec.Struct.__eq__
-        elif isinstance(part, msgspec.inspect.NamedTupleType):
-            own: Any = part.cls
-            is_told = own.__eq__ is tuple.__eq__
-        elif isinstance(part, msgspec.inspect.DataclassType):
-            is_told = _compares(part.cls, [field.name for field in part.fields])
-        else:
-            is_told = not isinstance(part, msgspec.inspect.CustomType)
-        if not is_told:
-            return False
+        ids.add(id(part))
+        if isinstance(part, msgspec.inspect.Type):
+            yield part
         for value in msgspec.structs.astuple(part):
             inner = value if isinstance(value, tuple) else (value,)
-            waiting += [one for one in inner if isinstance(one, msgspec.inspect.Type | msgspec.inspect.Field)]
-    return True
+            waiting += [kind for kind in inner if isinstance(kind, msgspec.inspect.Type | msgspec.inspect.Field)]
 
 
 def _compares(type_: Any, names: Sequence[str]) -> bool:

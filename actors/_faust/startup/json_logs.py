@@ -11,6 +11,7 @@ from typing import Any
 from actors.errors import ConfigurationError, RecordError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import current_message
+from actors.runtime.message.tools import PLACE
 from stores._core.printable import printable_json
 
 JSON = "json"
@@ -32,7 +33,7 @@ class JsonFormatter(logging.Formatter):
             "time": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z",
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": record.getMessage().removeprefix(getattr(record, PLACE, "")),
             "app": self._app,
             **_place(record),
         }
@@ -46,6 +47,8 @@ class JsonFormatter(logging.Formatter):
 def _place(record: logging.LogRecord) -> dict[str, Any]:
     """Return the actor, topic, partition, offset and key that a log record is about, as far as they are known."""
     found: dict[str, Any] = {}
+    if hasattr(record, PLACE):
+        return {name: getattr(record, name) for name in ("actor", "topic", "partition", "offset", "key")}
     try:
         task = asyncio.current_task()
     except RuntimeError:

@@ -17,6 +17,7 @@ from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors._kafka.admin.grants import allows, missing_permissions
 from actors._kafka.admin.topics import Topics
 from actors._kafka.permissions import PRINCIPAL, Operation, Permission, Resource, acl_commands, on_topic
+from actors.declare.calendar import cron_topic
 from actors.declare.host import table_changelog
 from actors.declare.publishing import published_stores, topic_config_of
 from actors.errors import ConfigurationError
@@ -115,9 +116,12 @@ def _add_own(setup: Setup, needs: _Needs) -> None:
         size = {"partitions": store.publish.partitions} if store.publish.partitions else {"like": definition.topic_name}
         config = topic_config_of(setup, store)
         needs.add(name, f"read model of store {store.name}", _WRITE, _CONFIGS, config=config, is_made=True, **size)
+    crons = {cron_topic(app.app_id, name) for name in app.crons}
     for name, partitions in setup.plain().items():
         is_letters = name == setup.dead_letter_topic
         role, allowed = ("dead letters", [_WRITE, _CONFIGS]) if is_letters else ("made for its actor", [])
+        if name in crons:
+            allowed = [_WRITE]
         needs.add(name, role, *allowed, partitions=partitions, is_made=True)
     if setup.answers:
         replies = setup.reply_topic

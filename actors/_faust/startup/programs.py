@@ -6,14 +6,16 @@ And whether rows are what it takes them for: those of one kind of store mean som
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actors._core.aggregates import Aggregate
 from actors._kafka.admin.owners import StoreRecord, newest_owners, taken_over_ms
 from actors.declare.host import DeclaredApp
 from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
+from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.task.identity import another_input
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.joins import JoinStore
@@ -121,11 +123,14 @@ def windows_of(app: DeclaredApp) -> dict[str, str]:
 
 def contents_of(app: DeclaredApp) -> dict[str, str]:
     """Return the contents of each store of an app."""
-    found = {
-        name: "rows of a table" if isinstance(store, Table) else _values("values", store.aggregation)
-        for name, store in app.stores.items()
-    }
-    return found | {store.name: _timed(store) for actor in app.actors.values() for store in actor.windows}
+    contents = {name: _plain(store) for name, store in app.stores.items()}
+    return contents | {store.name: _timed(store) for actor in app.actors.values() for store in actor.windows}
+
+
+def _plain(store: Store[Any, Any]) -> str:
+    if isinstance(store.below, RowStore):
+        return f"rows of a {store.below.kind} below each key"
+    return "rows of a table" if isinstance(store, Table) else _values("values", store.aggregation)
 
 
 def _values(what: str, aggregate: Aggregate[object] | None) -> str:

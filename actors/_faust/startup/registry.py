@@ -32,8 +32,9 @@ from actors._faust.startup.visible import required, visible
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.admin.topics import Topics
+from actors.declare.calendar import cron_topic
 from actors.declare.host import table_changelog
-from actors.declare.names import OPTION_STORES, own_prefix
+from actors.declare.names import OPTION_STORES, own_prefix, plain_name
 from actors.declare.values.versions import refusal
 from actors.errors import ConfigurationError, LostChangelogError
 from actors.ports import Clock, Logs, OwnerRecord, TopicPartition
@@ -223,12 +224,17 @@ class StoreRegistry:
                     f"changelogs={{{store!r}: {topic!r}}}: the name has to begin with {own_prefix(app)}, so that no "
                     f"other app has it: write {{{store!r}: {own_prefix(app) + topic!r}}}"
                 )
-        uses = Counter([*self._changelogs.values(), *(table_changelog(self._app, table) for table in self._app.tables)])
-        uses.update(name for definition in self._app.actors.values() for name in definition.topic_names)
+        changelogs, declared = [*self._changelogs.values()], self._app.declared_topics
+        # A program may read a changelog, as a view; its actors may not.
+        topics = {name for topic in declared for name in topic.topics}.difference(changelogs)
+        topics |= {name for definition in self._app.actors.values() for name in definition.topic_names}
+        tables = (table_changelog(self._app, table) for table in self._app.tables)
+        uses = Counter(map(plain_name, [*changelogs, *tables, *topics]))
         for store, topic in self._changelogs.items():
-            if uses[topic] > 1:
+            if uses[plain_name(topic)] > 1:
                 raise ConfigurationError(
-                    f"store {store}: its changelog {topic} is another topic of this app too: give it another name with "
+                    f"store {store}: its changelog {topic} is another topic of this app too, or differs from one only "
+                    "in dots and underscores, and Kafka doesn't make both: give it another name with "
                     f"App(..., changelogs={{{store!r}: {f'{own_prefix(app)}{store}-state'!r}}})"
                 )
 
@@ -291,14 +297,20 @@ class StoreRegistry:
 
     # --- a store that is gone --------------------------------------------------------------------------------------
 
-    async def _check_gone(self, known: Mapping[str, StoreRecord], owners: Iterable[OwnerRecord]) -> None:
-        """Refuse to begin with empty state where the changelog of a store that isn't declared any more has some."""
+    async def _check_gone(self, known: Mapping[str, StoreRecord], owners: Sequence[OwnerRecord]) -> None:
+        """Refuse to begin with empty state where the changelog of a store that isn't declared any more has some.
+
+        The timer of a cron that was removed isn't missed: nothing of it lasts but the next time.
+        """
         used = set(self._changelogs.values())
         inputs = {name for one in self._app.actors.values() for name in one.topic_names}
+        id = self._app.app_id
+        crons = {f"{one.actor}-timers" for one in owners if one.topic == cron_topic(id, one.actor)}
         gone = {
             store: record
             for store, record in known.items()
             if self._app.actors
+            and store not in crons
             and record.changelog not in used
             and not record.is_given_up
             and not self._is_option(store)

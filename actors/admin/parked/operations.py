@@ -147,7 +147,9 @@ def entry_lines(entry: dict[str, Any]) -> list[str]:
     error = entry["error"] or ("(waits behind the one above)" if entry["what"] == "message" else "(not failed yet)")
     sent = {"sent": moment(entry["timestamp_ms"])} if "timestamp_ms" in entry else {}
     about = {"error": " ".join(error.split()), **sent}
-    about |= {name: entry[name] for name in ("timer", "effect", "args", "kwargs") if entry.get(name) is not None}
+    about |= {
+        name: entry[name] for name in ("timer", "effect", "method", "args", "kwargs") if entry.get(name) is not None
+    }
     lines = ["", f"  {entry['id']}  since {moment(entry['since_ms'])}, attempts: {entry['attempts']}"]
     lines += [f"    {name:<8} {_text(value)}" for name, value in about.items()]
     lines += [f"    header   {name}: {text}" for name, text in entry.get("headers", ())]

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from actors._core.logs import escaping, text_of
 from actors.admin.parked.reader import Content, Entry, ParkedQueue, key_json, shown
 from actors.declare.values.decoder import as_json
@@ -53,6 +55,7 @@ def entry_json(definition: ActorDefinition, line: ParkedQueue, entry: Entry, con
         "offset": content.offset,
         "timestamp_ms": content.timestamp_ms,
         "timer": content.timer,
+        **({} if content.method is msgspec.UNSET else {"method": content.method}),
         "headers": [[name, None if data is None else shown(data)] for name, data in content.headers],
         "value": _value(definition, content),
     }
@@ -70,6 +73,8 @@ def _value(definition: ActorDefinition, message: ParkedMessage) -> Any:
 
 
 def _decoded(definition: ActorDefinition, message: ParkedMessage) -> Any:
+    if message.method is not msgspec.UNSET:
+        return msgspec.json.decode(message.value or b"null")
     codec = definition.messages(definition.input_called(message.topic))
     return codec.of_record([(name, data or b"") for name, data in message.headers], message.value or b"")
 

@@ -49,7 +49,9 @@ def export(session: Session, name: str, to: Path) -> None:
     _check_target(to / worker, app=folder.app, store=name)
     partition_count = asyncio.run(_partition_count(session.setup, name))
     # Readers know murmur2 only: to them, keys of another partitioner may be anywhere.
-    placement = store.placement if session.app.partitioner_of_store(name) is MURMUR2 else "task"
+    placement: str = "task"
+    if session.app.partitioner_of_store(name) is MURMUR2:
+        placement = store.placement if store.below is None else "row"
     partitions = folder.partitions_on_disk(name)
     with reporting(session.stderr, quiet=session.quiet) as report:
         manifest = export_store(

@@ -1,24 +1,30 @@
-"""`faust -A APP state get STORE KEY`: the committed value of a key, or the windows of a key of a window store."""
+"""`faust -A APP state get STORE KEY`: the committed value of a key, or its windows, or the rows below it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
 
+from actors._core.values.rows import rows_prefix
 from actors._core.windows.kinds import Window
 from actors.cli.cluster import owner_name
 from actors.cli.session import Session, with_session
 from actors.cli.state.keys import key_bytes, value_json
 from actors.cli.state.placement import Placement, ask_placement, warn_if_stale
-from actors.cli.state.reading import AS_OF, Reading, read_key, read_key_windows, with_history
+from actors.cli.state.reading import AS_OF, Reading, read_key, read_key_windows, read_rows, with_history
+from actors.cli.state.scan import DEFAULT_LIMIT
 from actors.cli.state.windows import span_of, span_options, window_json, window_line, windows_of
+from actors.declare.values.decoder import as_json
 from actors.errors import ConfigurationError
 from actors.runtime.message.store import Store
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.windows.store import WindowStore
-from stores._core.printable import moment
+from stores._core.printable import moment, printable_json
 from stores._core.record import NEVER
 from stores.folder import DataFolder
 
@@ -27,7 +33,8 @@ from stores.folder import DataFolder
 class Question:
     """A key of a store in this data folder to look up. `placement` is None if the broker wasn't asked.
 
-    Of a window store `windows` is the store, and `store` has its rows.
+    Of a window store `windows` is the store, and `store` has its rows. Of a map, list or set store `key` is the one
+    that rows are below.
     """
 
     store: Store[Any, Any]
@@ -49,6 +56,9 @@ class Question:
 @click.option("--partition", type=click.IntRange(min=0), help="Look into this partition only.")
 @span_options
 @click.option("--as-of", "as_of_ms", type=click.IntRange(min=0), help=AS_OF)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=DEFAULT_LIMIT, show_default=True, help="How many rows below KEY."
+)
 @click.option("--offline", is_flag=True, help="Don't ask the broker: look into all partitions on this disk.")
 @with_session
 def get(
@@ -59,24 +69,30 @@ def get(
     from_ms: int | None,
     to_ms: int | None,
     as_of_ms: int | None,
+    limit: int,
     offline: bool,
 ) -> None:
     """Print the committed value of KEY in STORE as JSON, from this machine's data folder.
 
     KEY is what the store's key serializer writes: a string as it is, or JSON. Exits with 1 if the key isn't found.
-    Of a window store it prints the windows of KEY, one a line: start, end, value.
+    Of a window store it prints the windows of KEY, one a line: start, end, value. Of a map, list or set store it
+    prints the rows below KEY, one a line: row, value; of a list the row is its place.
     """
     store, actor = session.store(name), session.owner_of(name)
     windows = windows_of(session, name, actor)
     span = span_of(name, windows, from_ms, to_ms)
     if as_of_ms is not None:
         with_history(store)
-    raw_key = key_bytes(store if windows is None else windows, key)
+    below = store.below if isinstance(store.below, RowStore) else None
+    raw_key = key_bytes(windows or below or store, key)
     folder = session.data_folder()
     placement = None if offline else asyncio.run(ask_placement(session.setup, name, actor))
     question = Question(store, key, raw_key, folder, placement, windows)
     if windows is not None:
         _show_windows(session, question, partition, span)
+        return
+    if below is not None:
+        _show_rows(session, question, partition, limit)
         return
     candidates = _candidates(question, partition)
     readings = [read_key(folder, store, candidate, raw_key, as_of_ms) for candidate in candidates]
@@ -133,6 +149,26 @@ def _show_windows(session: Session, question: Question, partition: int | None, s
         raise click.ClickException(f"store {store.name} has no windows of key {question.key!r} that begin then")
 
 
+def _show_rows(session: Session, question: Question, partition: int | None, limit: int) -> None:
+    """Print the rows below a key."""
+    store, prefix, left = question.store, rows_prefix(question.raw_key), limit
+    for candidate in _candidates(question, partition):
+        with contextlib.closing(read_rows(question.folder, store, candidate, prefix, None)) as rows:
+            for count, (position, raw_key, raw) in enumerate(itertools.islice(rows, left)):
+                if not count:
+                    warn_if_stale(session, question.placement, candidate, position)
+                left -= 1
+                row, value = as_json(store.decode_key(raw_key)[1]), value_json(store, raw_key, raw)
+                if session.as_json:
+                    session.say_json({"row": row, "value": value})
+                else:
+                    session.say(f"{printable_json(row)}  {printable_json(value)}")
+    if left == limit:
+        raise click.ClickException(f"store {store.name} has no rows of key {question.key!r}")
+    if not left:
+        session.remark("there may be more: --limit shows more rows")
+
+
 def _say_window(session: Session, store: WindowStore[Any, Any], window: Window, raw: bytes) -> None:
     shown = window_json(store, window, raw)
     if session.as_json:
@@ -152,7 +188,7 @@ def _answer(session: Session, question: Question, readings: list[Reading]) -> No
     if not found:
         raise click.ClickException(_absent(question, readings))
     if not session.as_json and found[0].found is not None:
-        session.say_json(value_json(question.store, found[0].found.value))
+        session.say_json(value_json(question.store, question.raw_key, found[0].found.value))
 
 
 def _absent(question: Question, readings: list[Reading]) -> str:
@@ -180,7 +216,7 @@ def _as_json(question: Question, reading: Reading) -> dict[str, Any]:
         "partition": reading.partition,
         "found": found is not None,
         "expired": entry is not None and entry.is_expired,
-        "value": None if found is None else value_json(question.store, found.value),
+        "value": None if found is None else value_json(question.store, question.raw_key, found.value),
         "epoch": None if metadata is None else metadata.epoch,
         "input": None if metadata is None else metadata.input,
         "source_offset": None if metadata is None else metadata.source_offset,

@@ -11,10 +11,11 @@ import click
 from actors.declare.values.codecs import CodecError
 from actors.declare.values.decoder import as_json
 from actors.runtime.message.store import Store
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.windows.store import WindowStore
 
 
-def key_bytes(store: Store[Any, Any] | WindowStore[Any, Any], text: str) -> bytes:
+def key_bytes(store: Store[Any, Any] | WindowStore[Any, Any] | RowStore, text: str) -> bytes:
     """Return the bytes under which the store keeps the key.
 
     The text is what the key's serializer writes, as `42` or `{"id": 1}`. Where that can't be, it is taken for a string.
@@ -33,10 +34,10 @@ def key_bytes(store: Store[Any, Any] | WindowStore[Any, Any], text: str) -> byte
     raise click.UsageError(f"store {store.name}: {text!r} can't be a key: {reasons[0]}")
 
 
-def value_json(store: Store[Any, Any], raw: bytes) -> Any:
+def value_json(store: Store[Any, Any], raw_key: bytes, raw: bytes) -> Any:
     """Return the value as what JSON can say: of a model its fields, of bytes their text, or else their base64.
 
     Raises:
         CodecError: the bytes aren't a value of the store.
     """
-    return as_json(store.decode_value(raw))
+    return as_json(store.shown(raw_key, raw))

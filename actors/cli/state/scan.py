@@ -102,7 +102,7 @@ def _rows(
     if windows is None:
         with contextlib.closing(read_rows(folder, store, partition, asked.prefix, asked.as_of_ms)) as rows:
             for position, raw_key, raw in rows:
-                yield position, as_json(store.decode_key(raw_key)), {"value": value_json(store, raw)}
+                yield position, as_json(store.decode_key(raw_key)), {"value": value_json(store, raw_key, raw)}
         return
     with contextlib.closing(read_all_windows(folder, windows, partition, *asked.span)) as held:
         for position, raw_key, window, raw in held:

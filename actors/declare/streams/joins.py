@@ -394,7 +394,7 @@ class _OneMany(_Join):
         """Do with a late record what `late=` says; one that has waited was handled, so it stops no partition."""
         is_warned = self._late == "warn" or (has_waited and self._late == "stop")
         ctx._working("join").windows.was_late(self.store, ctx, is_warned=is_warned)
-        if not is_warned:
+        if self._late != "stop" or not has_waited:
             divert(ctx, value, self._late, f"join {self.store.name}")
 
     def _end_of(self, ctx: Context, value: Any) -> int | None:

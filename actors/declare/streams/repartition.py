@@ -7,6 +7,7 @@ by different keys share it.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import typing
@@ -270,12 +271,19 @@ def checked_repartition(app: Any, what: str, actor: str, source: str) -> str:
 
 
 def rekeyed(
-    app: Any, actor: str, topics: list[Any], by: By | Mapping[Any, By], on_error: OnError, *, like: Any = None
+    app: Any,
+    actor: str,
+    topics: list[Any],
+    by: By | Mapping[Any, By] | None,
+    on_error: OnError,
+    *,
+    like: Any = None,
+    key_type: Any = None,
 ) -> list[Any]:
     """Return an actor's inputs, those that are read by another key replaced by the topics that get their records.
 
-    The new keys are those of the first input that keeps its own, or else of the topic `like`, or of the field if that
-    is an int, or text.
+    So are inputs that several actors read by their own key. The new keys are those of the first input that keeps its
+    own, or else of the topic `like`, or of type `key_type`, or of the field if that is an int, or text.
 
     Raises:
         ConfigurationError: it isn't said of which input `by` is, or of one that isn't an input; or another actor that
@@ -284,11 +292,11 @@ def rekeyed(
     check_inputs(actor, topics)
     keys = _by_name(actor, topics, by)
     like = next((topic for topic in topics if topic.get_topic_name() not in keys), like)
-    key_options = keys_like(app, like) if like is not None else {"key_type": _key_type(topics, keys)}
+    key_options = keys_like(app, like) if like is not None else {"key_type": key_type or _key_type(topics, keys)}
     found = []
     for topic in topics:
         name, schema = str(topic.get_topic_name()), topic.schema
-        if name not in keys:
+        if name not in keys and not topic.is_shared:
             found.append(topic)
             continue
         target = repartition_topic(app.app_id, actor, name)
@@ -298,14 +306,21 @@ def rekeyed(
                 f"characters for that, and {target}, the topic of its records by their new key, up to {LONGEST_TOPIC}"
             )
         raw = app.topic(target, **key_options, value_type=bytes)
-        forwarder_of(app, name, topic, on_error).routes.append(
-            Route(actor, record_key_function(actor, name, keys[name], schema, key_type=raw.schema.key_type), raw)
-        )
+        route: ByRecord = _own_key
+        if name in keys:
+            route = record_key_function(actor, name, keys[name], schema, key_type=raw.schema.key_type)
+        forwarder_of(app, name, topic, on_error).routes.append(Route(actor, route, raw))
         values = {"value_type": schema.value_type, "value_serializer": schema.value_serializer}
         made = app.topic(target, **key_options, **values)
         made.made_of = name
         found.append(made)
     return found
+
+
+def _own_key(key: Any, _: Any) -> Any:
+    if key is None:
+        raise NoKeyError("the record has no key, and several actors read its topic by that")
+    return key
 
 
 def _key_type(topics: list[Any], keys: Mapping[str, By]) -> Any:
@@ -336,7 +351,9 @@ def forwarder_of(app: Any, name: str, topic: Any, on_error: OnError) -> Repartit
     one: Repartition | None = app.repartitions.get(name)
     if one is None:
         one = app.repartitions[name] = Repartition(topic, on_error)
-        app.actor(topic, name=f"{name}-repartition", on_error=on_error, tombstones=True)(one.forward)
+        own = copy.copy(topic)
+        own.is_shared = False
+        app.actor(own, name=f"{name}-repartition", on_error=on_error, tombstones=True)(one.forward)
     elif one.source.timestamp is not topic.timestamp:
         raise ConfigurationError(f"topic {name} is declared with two timestamp= functions: declare it once")
     elif one.on_error != on_error:
@@ -347,7 +364,9 @@ def forwarder_of(app: Any, name: str, topic: Any, on_error: OnError) -> Repartit
     return one
 
 
-def _by_name(actor: str, topics: list[Any], by: By | Mapping[Any, By]) -> dict[str, By]:
+def _by_name(actor: str, topics: list[Any], by: By | Mapping[Any, By] | None) -> dict[str, By]:
+    if by is None:
+        return {}
     names = [str(topic.get_topic_name()) for topic in topics]
     if isinstance(by, Mapping):
         found = {single_topic(f"actor {actor}: an input in by=", topic): function for topic, function in by.items()}

@@ -24,11 +24,12 @@ from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Changes, Table
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.windows.store import WindowStore
 
 How = Literal["inner", "left", "outer"]
 Joined = TypeVar("Joined", bound=Callable[[Context, Any, Any], Any])
-AnyStore = Store[Any, Any] | WindowStore[Any, Any]
+AnyStore = Store[Any, Any] | WindowStore[Any, Any] | RowStore
 Handler = Callable[[Context, Any], Awaitable[Any]]
 TwoValues = Callable[[Context, Any, Any], Awaitable[Any]]
 
@@ -100,7 +101,7 @@ def owned(stores: Iterable[AnyStore]) -> tuple[Store[Any, Any], ...]:
     """Return the stores that an actor owns which lists these: rows of windows, tables with what they keep beside."""
     found: list[Store[Any, Any]] = []
     for store in stores:
-        found.append(store.rows if isinstance(store, WindowStore) else store)
+        found.append(store.rows if isinstance(store, WindowStore | RowStore) else store)
         if isinstance(store, WindowStore) and store.changes is not None:
             found.append(store.changes.rows)
         if isinstance(store, WindowStore) and store.values is not None:
@@ -113,9 +114,9 @@ def owned(stores: Iterable[AnyStore]) -> tuple[Store[Any, Any], ...]:
 
 
 def inputs_of(
-    app: Any, actor: str, topics: list[Any], options: Declaration
+    app: Any, actor: str, topics: list[Any], options: Declaration, *, key_type: Any = Any
 ) -> tuple[list[Any], dict[str, InputHandler]]:
-    """Return the inputs of an actor, and the feeds of its tables.
+    """Return the inputs of an actor, whose class may say the type of its keys, and the feeds of its tables.
 
     A table's topic is an input behind those that are listed, unless it is listed itself, or the table is.
 
@@ -126,8 +127,10 @@ def inputs_of(
     listed = [topic for topic in topics if not isinstance(topic, Table)]
     _check_tables(actor, topics, tables, options)
     found = listed
-    if options.by is not None:
-        found = rekeyed(app, actor, listed, options.by, options.on_error, like=tables[0].topic if tables else None)
+    if options.by is not None or any(topic.is_shared for topic in listed):
+        like = tables[0].topic if tables else None
+        kind = _key_type(app, options, key_type)
+        found = rekeyed(app, actor, listed, options.by, options.on_error, like=like, key_type=kind)
     names = {str(topic.get_topic_name()) for topic in found}
     fed = [table for table in tables if table.topic_name not in names]
     left = iter(found)
@@ -139,6 +142,13 @@ def inputs_of(
     for topic in inputs:
         check_schema(f"actor {actor}: topic {topic.get_topic_name()}", topic.schema)
     return inputs, {table.topic_name: InputHandler(table.only_feed, True, is_feed=True) for table in fed}
+
+
+def _key_type(app: Any, options: Declaration, key_type: Any) -> Any:
+    """Return the type of an actor's keys, text or int, as its class or its stores have it; None if they don't."""
+    kinds = {app.key_types.get(store.name) for store in options.stores if store.placement == "key"} & {int, str}
+    kinds = kinds if key_type is Any else {key_type}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _check_tables(actor: str, topics: list[Any], tables: Sequence[Table[Any, Any]], options: Declaration) -> None:

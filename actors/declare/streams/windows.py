@@ -98,6 +98,7 @@ class WindowStores:
             check_aggregate(f"window store {name}", aggregate, value_type=value_type, value_serializer=value_serializer)
         check_idle(f"window store {name}", close_when_idle)
         rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
+        self.key_types[name] = key_type
         rows.layout = "windows"
         value = resolve(value_type, value_serializer)
         if aggregate is not None:

@@ -30,6 +30,7 @@ from actors._core.values.read_back import (
     is_told_by_equality,
     kept_test,
     lost_field,
+    merged_keys,
     no_text_key,
     unfit,
 )
@@ -148,9 +149,9 @@ def resolve(
         serializer: a name or codec of Faust's registry. By default the Record's own, `raw` for `bytes` and
             `str`, and `json` for the rest.
         refuse: called with bytes that aren't JSON of the type, to raise a better error than `CodecError`.
-        for_others: whether values are written for the readers of a topic. Then only types that can hold a float are
-            read back. Without a type, what JSON lacks, such as times and models, may become text and objects; it still
-            has no NaN, and keys are text.
+        for_others: whether values are written for the readers of a topic. Then records, models and plain data aren't
+            read back: what JSON lacks, such as times, may become text and objects; it still has no NaN, and keys are
+            text.
         in_order: whether JSON has the entries of dicts in the order of their keys.
 
     Raises:
@@ -173,13 +174,18 @@ def resolve(
     origin = (plain, optional, faust_codec)
     is_exact = not is_layered and plain in _EXACT
     is_own = is_record(plain) or is_model(plain)
-    is_free = for_others and (plain in _PLAIN_DATA or is_own or not (is_layered or _may_lose(plain)))
+    is_free = for_others and (plain in _PLAIN_DATA or is_own)
     quick = decode
     if plain is None and is_json:
         # Faust revives a model of what has its mark.
         quick = lambda raw: decode(raw) if b'"__faust"' in raw else orjson.loads(raw)  # noqa: E731
     is_told = plain in _PLAIN_DATA or is_model(plain) or is_told_by_equality(plain)
     reading = decode, quick if is_told else None, None if is_layered else kept_test(plain)
+    if is_json and not is_own and merged_keys(plain):
+        raise ConfigurationError(
+            f"{plain} has dicts whose keys are of several types, and two of them may be one text in JSON, as 1 and "
+            '"1" are: use one type for keys'
+        )
     if is_record(plain) and not for_others and (reason := lost_field(plain)) is not None:
         raise ConfigurationError(reason)
     return Codec(
@@ -189,10 +195,6 @@ def resolve(
         is_json,
         origin,
     )
-
-
-def _may_lose(type_: Any) -> bool:
-    return any(_holds(type_, kind) for kind in ("FloatType(", "AnyType(", "CustomType("))
 
 
 def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> Codec:

@@ -41,12 +41,23 @@ class Decoder:
         return self._handle.layout
 
     def key_json(self, raw: bytes) -> str:
-        """Return a key as JSON text.
+        """Return a key as JSON text; of a row below a key, that key.
 
         Raises:
             ValueError: the bytes aren't a key of the store.
         """
-        return resolved_now(lambda: _text(self._handle.decode_key, raw))
+        decode = self._handle.decode_key
+        return resolved_now(lambda: _text(decode if self._handle.below is None else lambda pair: decode(pair)[0], raw))
+
+    def row_json(self, raw: bytes) -> str | None:
+        """Return the row of a key of a map, list or set store as JSON text; None of other stores' keys.
+
+        Raises:
+            ValueError: the bytes aren't a key of the store.
+        """
+        if self._handle.below is None or len(self._handle.decode_key(raw)) == 1:
+            return None
+        return resolved_now(lambda: _text(lambda pair: self._handle.decode_key(pair)[1], raw))
 
     def value_json(self, raw: bytes, raw_key: bytes | None = None) -> str:
         """Return a value as JSON text.
@@ -58,10 +69,9 @@ class Decoder:
         Raises:
             ValueError: the bytes aren't a value of the store.
         """
-        decode_row = self._handle.decode_row
-        if raw_key is None or decode_row is None:
+        if raw_key is None:
             return resolved_now(lambda: _text(self._handle.decode_value, raw))
-        return resolved_now(lambda: _text(functools.partial(decode_row, raw_key), raw))
+        return resolved_now(lambda: _text(functools.partial(self._handle.shown, raw_key), raw))
 
 
 def as_json(value: Any) -> Any:

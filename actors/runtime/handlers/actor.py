@@ -21,10 +21,11 @@ from actors._core.unions import arms_of
 from actors.errors import ConfigurationError, UsageError
 from actors.runtime.handlers.callables import check_callable, refuse_generator
 from actors.runtime.handlers.expiry import remove_own
+from actors.runtime.handlers.methods import Call, caller
 from actors.runtime.handlers.query_methods import NO_QUERIES, Query, queries_of
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context
 from actors.runtime.message.store import Store
-from actors.runtime.requests.references import Answer, Message, Receive, Receiver, References, Types
+from actors.runtime.requests.references import Answer, Message, Receive, Receiver, References, Types, keyed
 
 S = TypeVar("S")
 K = typing_extensions.TypeVar("K", default=Any)
@@ -90,6 +91,7 @@ class Actor(Generic[S, K]):
         state_version: the version of `state_type`; raise it together with a change that old values don't fit.
         state_ttl: how long a state is there after it was last changed or set; for ever by default.
         key_type: the second type in the brackets, `Any` if there is none.
+        type_arguments: both types, a type parameter where a class leaves one open.
         state_upgrades: by version, the function that turns a state of it, as plain JSON data, into one of the next.
         receivers: by type of message, its handler.
         type_names: by type of message, its name in the header `fa-type`.
@@ -135,6 +137,7 @@ class Actor(Generic[S, K]):
 
     state_type: ClassVar[Any] = NoneType
     key_type: ClassVar[Any] = Any
+    type_arguments: ClassVar[tuple[Any, Any]] = NoneType, Any
     state_version: ClassVar[int] = 1
     state_ttl: ClassVar[timedelta | None] = None
     state_upgrades: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}
@@ -152,13 +155,17 @@ class Actor(Generic[S, K]):
         if "on_expire" in vars(cls):
             line = "async def on_expire(self) -> None"
             check_callable(vars(cls)["on_expire"], f"{cls.__name__}.on_expire", takes=1, line=line)
-        cls.state_type, cls.key_type = _types(cls)
+        cls.type_arguments = _types(cls)
+        state_type, key_type = cls.type_arguments
+        cls.state_type = NoneType if isinstance(state_type, TypeVar) else state_type
+        cls.key_type = Any if isinstance(key_type, TypeVar) else key_type
         receivers, names = dict(cls.receivers), dict(cls.type_names)
         own: set[Any] = set()
-        for method in vars(cls).values():
+        for attribute, method in list(vars(cls).items()):
             given, name = getattr(method, _MARK, (None, None))
             if not hasattr(method, _MARK):
                 continue
+            setattr(cls, attribute, keyed(cls, attribute, method))
             check_callable(
                 method,
                 f"the handler {cls.__name__}.{method.__name__}",
@@ -177,8 +184,10 @@ class Actor(Generic[S, K]):
                 receivers[type_] = method
                 if type_ is not NoneType:
                     names[type_] = name or _show(type_)
+        queries = queries_of(cls)
+        _refuse_unmarked(cls, [query.function for query in queries.values()])
         cls.receivers, cls.type_names = receivers, names
-        cls.queries = {**cls.queries, **queries_of(cls)}
+        cls.queries = {**cls.queries, **queries}
 
     def __init__(self, ctx: Context, store: Store[Any, Any] | None = None) -> None:
         self.ctx = ctx
@@ -245,10 +254,13 @@ class Actor(Generic[S, K]):
         """Act when this key's state has expired, which `self.state` still shows; what is set then begins a new one."""
 
     def forget(self) -> None:
-        """Remove this key's state: the next message begins with `initial_state()`."""
+        """Remove this key's state, and its rows in map, list and set stores: the next message begins anew."""
         if self._state is _UNREAD:
             self._stateful().replaced_own(self.ctx)
         self._stateful().delete_own(self.ctx)
+        for store in [store for store in self.ctx._working("forget").overlays if isinstance(store, Store)]:
+            if store.below is not None:
+                store.below.at(self.key).clear()
         self._state, self._raw, self._is_set = _UNREAD, None, False
 
     def show_expired(self, state: S) -> None:
@@ -294,7 +306,7 @@ def handler_of(
     threaded: Callable[[Callable[..., Any]], Callable[..., Awaitable[Any]]] | None = None,
     stops: bool = True,
 ) -> Callable[[Context, Any], Awaitable[Any]]:
-    """Return the function that handles a message of any of the class's types, already decoded.
+    """Return the function that handles a message of any of the class's types, already decoded, or a `Call`.
 
     `threaded` makes a method that isn't async one that runs in a thread; `stops` says whether an error stops the
     partition, also one of an `on_expire` that is called ahead of a message.
@@ -303,6 +315,7 @@ def handler_of(
         type_: method if threaded is None or inspect.iscoroutinefunction(method) else threaded(method)
         for type_, method in cls.receivers.items()
     }
+    receivers[Call] = caller(threaded)
 
     async def handle(ctx: Context, message: Any) -> Any:
         if store is not None and store.on_expire is not None:
@@ -352,16 +365,39 @@ def _inherited(
 
 
 def _types(cls: type[Actor[Any, Any]]) -> tuple[Any, Any]:
-    """Return the types of the state and of keys."""
+    """Return the types of the state and of keys; a class with type parameters may have one of these in their place."""
     for base in getattr(cls, "__orig_bases__", ()):
-        origin = typing.get_origin(base)
+        origin, arguments = typing.get_origin(base), typing.get_args(base)
+        if origin is Actor:
+            state, key = (*arguments, Any)[:2]
+            return NoneType if state is None else state, key
         if isinstance(origin, type) and issubclass(origin, Actor):
-            state, key = (*typing.get_args(base), Any)[:2]
-            return (
-                NoneType if state is None or isinstance(state, TypeVar) else state,
-                Any if isinstance(key, TypeVar) else key,
-            )
-    return cls.state_type, cls.key_type
+            named = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
+            state, key = (_filled(type_, named) for type_ in origin.type_arguments)
+            return NoneType if state is None else state, key
+    return cls.type_arguments
+
+
+def _filled(type_: Any, named: Mapping[Any, Any]) -> Any:
+    """Return a type with the arguments of type parameters in their places."""
+    if isinstance(type_, TypeVar):
+        return named.get(type_, type_)
+    parameters = getattr(type_, "__parameters__", ())
+    return type_[tuple(named.get(parameter, parameter) for parameter in parameters)] if parameters else type_
+
+
+def _refuse_unmarked(cls: type[Actor[Any, Any]], queries: list[Any]) -> None:
+    """Refuse a method that takes the place of a handler or query of a parent class, and would never be called."""
+    handlers = [*cls.receivers.values(), *(query.function for query in cls.queries.values())]
+    for name, method in vars(cls).items():
+        above = getattr(super(cls, cls), name, None)
+        if hasattr(method, _MARK) or method in queries or getattr(above, "__wrapped__", above) not in handlers:
+            continue
+        mark = "@receive" if hasattr(above, _MARK) else "@query"
+        raise ConfigurationError(
+            f"{cls.__name__}.{name} has no {mark}, and the method of the parent class would be called: mark it {mark}, "
+            "or give it another name"
+        )
 
 
 def _annotated(cls: type[Actor[Any, Any]], method: Callable[..., Any]) -> Any:

@@ -6,11 +6,18 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic, Literal, TypeAlias, get_args
+
+import msgspec
+import typing_extensions
 
 from actors._core.backoff import Backoff
 from actors.ports import Headers
 from actors.runtime.handlers.callables import is_generator
+
+P = typing_extensions.ParamSpec("P", default=...)
+R = typing_extensions.TypeVar("R", default=Any)
+Repeat: TypeAlias = Literal["until_done", "never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +47,58 @@ class EffectCall:
     headers: Headers = ()
 
 
+class GivenUp(msgspec.Struct, frozen=True, tag="given-up"):
+    """The call of an effect that failed for good: what a method of `on_give_up=` gets.
+
+    Attributes:
+        effect: the effect's name.
+        id: the call's idempotency key, as `ctx.effect` returned it.
+        attempts: how many were made.
+        error: why the last one failed.
+    """
+
+    effect: str
+    id: str
+    attempts: int
+    error: str
+
+
+class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
+    """A call that is never repeated, and may have taken place or not: what a method of `on_unknown=` gets.
+
+    Attributes:
+        effect: the effect's name.
+        id: the call's idempotency key, as `ctx.effect` returned it.
+        error: why it is unknown.
+    """
+
+    effect: str
+    id: str
+    error: str
+
+
+class PendingEffect(msgspec.Struct, frozen=True):
+    """A call that isn't done yet, as `ctx.effects()` lists it.
+
+    Attributes:
+        effect: the effect's name.
+        id: the call's idempotency key, as `ctx.effect` returned it.
+        attempts: how many failed.
+        next_ms: the next one isn't made before, Unix milliseconds; 0 for as soon as those before it are done.
+        error: why the last one failed, None if none did.
+        is_parked: whether it waits for an operator.
+    """
+
+    effect: str
+    id: str
+    attempts: int
+    next_ms: int
+    error: str | None
+    is_parked: bool
+
+
 @dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(Generic[P, R]):
     """A function that acts outside of Kafka, as `@app.effect()` makes it. Calling it calls the function.
 
     The arguments of a recorded call become JSON and come back from it. A parameter that is annotated with a type that
@@ -54,10 +111,13 @@ class Effect:
     Attributes:
         function: called as `function(call, *args, **kwargs)` with an `EffectCall`; async or plain.
         name: how it is called in the outbox.
-        attempts: after so many failed ones the call is parked; 0 for never.
+        attempts: after so many failed ones the call is given up; 0 for never.
         first_wait: before the second attempt; doubled for each further one.
         longest_wait: no wait is longer.
         timeout: of one attempt.
+        repeat: "never" for a call that is made once at most: its start is committed before it.
+        on_give_up: the method of the actor that gets the `GivenUp` of a call; without it the call is parked.
+        on_unknown: likewise, with the `Unknown` of a call that is never repeated.
 
     Examples:
         >>> from actors import App, Context, EffectCall
@@ -77,12 +137,15 @@ class Effect:
         ['hat']
     """
 
-    function: Callable[..., Any]
+    function: Callable[P, R]
     name: str
     attempts: int = 10
     first_wait: timedelta = timedelta(seconds=1)
     longest_wait: timedelta = timedelta(minutes=5)
     timeout: timedelta = timedelta(seconds=30)
+    repeat: Repeat = "until_done"
+    on_give_up: str | None = None
+    on_unknown: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what can't be meant.
@@ -107,8 +170,17 @@ class Effect:
             )
         if self.timeout <= timedelta(0):
             raise ValueError(f"timeout={self.timeout}: it is more than nothing")
+        self._check_repeat()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _check_repeat(self) -> None:
+        if self.repeat not in get_args(Repeat):
+            raise ValueError(f"repeat={self.repeat!r}: it is {' or '.join(map(repr, get_args(Repeat)))}")
+        if self.repeat == "never" and self.attempts != 1:
+            raise ValueError(f'attempts={self.attempts}: a call with repeat="never" has one: leave attempts out')
+        if self.repeat != "never" and self.on_unknown is not None:
+            raise ValueError('on_unknown= is for repeat="never": any other call is made again')
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, at once: for tests of it. Handlers use `ctx.effect`."""
         return self.function(*args, **kwargs)
 
@@ -119,13 +191,18 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an attempt ended: `error` None for a success, whose result is a message if `value` isn't None."""
+    """How an attempt ended: `error` None for a success, whose result is handled if `value` isn't None.
+
+    With `is_start` it is to begin, as soon as that is committed; with `is_unknown` nobody knows how it ended.
+    """
 
     value: bytes | None = None
     headers: Sequence[tuple[str, bytes]] = ()
     error: str | None = None
     is_final: bool = False
     cause: BaseException | None = None
+    is_start: bool = False
+    is_unknown: bool = False
 
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:

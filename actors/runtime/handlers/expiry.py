@@ -95,7 +95,7 @@ class Sweeper:
                 if is_over() or self._clock.monotonic() - began_s > SLICE_S:
                     self._at, self._cursor = at, key
                     break
-                if not is_busy(key):
+                if not is_busy(store.home_key(key)):
                     await remove(messages, store, overlay, key, raw)
         self._rest(self._clock.monotonic() - began_s)
 
@@ -177,6 +177,8 @@ async def _remove(messages: TaskState, store: Store[Any, Any], key: bytes, raw: 
     running = None if store.on_expire is None else running_task()
     try:
         messages.overlays[store].delete(key)
+        if store.below is not None:
+            store.below.removed(messages.overlays[store], key)
         if store.on_expire is not None:
             ctx.key, ctx.expired_in = store.decode_key(key), store
             result = store.on_expire(ctx, store.decode_value(raw[METADATA_BYTES:]))

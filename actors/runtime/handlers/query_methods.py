@@ -20,11 +20,13 @@ import msgspec
 from actors.errors import ConfigurationError, ForeignKeyError, ReadOnlyQueryError
 from actors.ports import TopicPartition
 from actors.runtime.handlers.callables import is_generator
+from actors.runtime.handlers.effect import PendingEffect
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.message.tools import Tools
+from actors.runtime.outbox.calls import pending
 from actors.runtime.requests.references import Answer, P, QueryMethod
 from actors.runtime.windows.committed import CommittedTime, committed_time
 from actors.runtime.windows.store import WindowStore
@@ -148,7 +150,7 @@ class QueriedActor(Protocol):
 class QueryTarget:
     """The target of a query: a key, and the committed stores of its partition as of one moment.
 
-    `windows` are the window stores whose rows are in some of the stores.
+    `windows` are the window stores whose rows are in some of the stores, `effects` is the outbox.
     """
 
     actor: str
@@ -159,6 +161,7 @@ class QueryTarget:
     now_ms: int
     stores: Mapping[Store[Any, Any], PartitionReader]
     windows: Sequence[WindowStore[Any, Any]] = ()
+    effects: Store[bytes, bytes] | None = None
 
     def answer(self, asked: Query, arguments: Mapping[str, Any], cls: type[QueriedActor] | None = None) -> Any:
         """Call a query; `cls` is the actor's class if it is one.
@@ -178,7 +181,7 @@ class QueryTarget:
             max_record_bytes={store.name: sys.maxsize for store in self.stores},
             resolve_output=_refuse_to_send,
             outputs=[],
-            tools=_NO_TOOLS,
+            tools=_QueryTools(self.effects),
             on_wait=_refuse_to_wait,
         )
         if self.windows:
@@ -261,14 +264,30 @@ class _CommittedWindows:
         _refuse("it writes")
 
 
-class _NoTools(Tools):
+@dataclass(frozen=True, slots=True)
+class _Outbox:
+    """The effects of a query, which lists them alone."""
+
+    store: Store[bytes, bytes]
+
+    def pending(self, ctx: Context, limit: int) -> list[PendingEffect]:
+        return pending(ctx._working("effects").overlays[self.store], ctx._raw_key, limit)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _refuse("it uses effects")
+
+
+class _QueryTools(Tools):
     """The stand-in for timers, effects and asks in a query."""
 
+    def __init__(self, outbox: Store[bytes, bytes] | None) -> None:
+        object.__setattr__(self, "_outbox", outbox)
+
     def __getattribute__(self, name: str) -> Any:
+        outbox = object.__getattribute__(self, "_outbox") if name == "effects" else None
+        if outbox is not None:
+            return _Outbox(outbox)
         return None if name == "clock" else _refuse("it writes" if name == "published" else f"it uses {name}")
-
-
-_NO_TOOLS = _NoTools()
 
 
 def _refuse(what: str) -> NoReturn:

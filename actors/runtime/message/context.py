@@ -6,10 +6,10 @@ whose message was handled has no state any more: what such a task wrote would be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, SupportsIndex, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, SupportsIndex, TypeVar, TypeVarTuple, overload
 
 import msgspec
 
@@ -17,6 +17,7 @@ from actors._core.outside import caused
 from actors._core.values.ids import message_id
 from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
+from actors.runtime.handlers.effect import EffectCall, PendingEffect
 from actors.runtime.message.failures import undecodable
 from actors.runtime.message.outputs import (
     NO_HEADERS,
@@ -31,9 +32,12 @@ from actors.runtime.message.outputs import (
     typed_headers,
 )
 from actors.runtime.message.task_state import TaskState
-from actors.runtime.message.tools import Answering, AnswerLater
+from actors.runtime.message.tools import Answering, AnswerLater, Message, MessageLog
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
 
 
@@ -157,6 +161,11 @@ class Context:
         return name
 
     @property
+    def log(self) -> MessageLog:
+        """A logger whose lines have the actor, the input, the offset and the key of the message."""
+        return MessageLog(self, "" if self._state is None else self._state.actor)
+
+    @property
     def stream_ms(self) -> int:
         """Stream time in Unix milliseconds: the largest timestamp of the partition's messages so far, this one's too.
 
@@ -272,24 +281,61 @@ class Context:
             headers = typed_headers(headers, self._record.headers, target.type_headers(message), TYPE_HEADER)
         self.send(recipient, key=key, value=message, timestamp_ms=timestamp_ms, headers=headers)
 
+    @overload
     def schedule(
         self,
-        message: Any,
+        method: Callable[[*Ts], Any],
+        /,
+        *args: *Ts,
+        after: timedelta | None = None,
+        at: datetime | None = None,
+        every: timedelta | None = None,
+        name: str | None = None,
+        stream_time: bool = False,
+    ) -> str: ...
+    @overload
+    def schedule(
+        self,
+        function: Callable[[Context, *Ts], Any],
+        /,
+        *args: *Ts,
+        after: timedelta | None = None,
+        at: datetime | None = None,
+        every: timedelta | None = None,
+        name: str | None = None,
+        stream_time: bool = False,
+    ) -> str: ...
+    @overload
+    def schedule(
+        self,
+        message: Message,
         *,
         after: timedelta | None = None,
         at: datetime | None = None,
         every: timedelta | None = None,
         name: str | None = None,
         stream_time: bool = False,
+    ) -> str: ...
+    def schedule(  # type: ignore[misc]  # mypy takes `*args: *Ts` for more than `*args: Any`
+        self,
+        message: Any,
+        *args: Any,
+        after: timedelta | None = None,
+        at: datetime | None = None,
+        every: timedelta | None = None,
+        name: str | None = None,
+        stream_time: bool = False,
     ) -> str:
-        """Send `message` to this key later: once, or `every` so often. It is durable, and a part of this commit.
+        """Call a method for this key later: once, or `every` so often. It is durable, and a part of this commit.
 
-        A timer fires once for each time that it is due, in the commit of what its message leads to, however often
+        A timer fires once for each time that it is due, in the commit of what its call leads to, however often
         workers die or partitions move. A periodic one whose times passed while no worker ran fires once for all of
         them. In the handler `ctx.timer` is its name.
 
         Args:
-            message: of a type that this actor takes.
+            message: a method of this object that is marked `@timer`; of a function actor, a function marked with its
+                `timer`; or a message of a type that this actor takes.
+            args: those of the method, which become JSON.
             after: how long from now; with `stream_time`, from the message's own time.
             at: when, a time with a time zone. One that has passed is due at once.
             every: how often, `after` or `at` saying when first; `every` from now when both are left out.
@@ -301,13 +347,13 @@ class Context:
             The name.
 
         Raises:
-            UsageError: the actor wasn't declared with `timers=True`, the arguments contradict each other, or the actor
-                doesn't take such messages.
+            UsageError: the actor has no `@timer` and wasn't declared with `timers=True`, the arguments contradict each
+                other, or the actor has no such method, or doesn't take such messages.
         """
         timers = self._working("schedule").tools.timers
         if timers is None:
             raise UsageError("ctx.schedule(): declare the actor with @app.actor(..., timers=True)")
-        return timers.schedule(self, message, after=after, at=at, every=every, name=name, stream_time=stream_time)
+        return timers.schedule(self, message, args, after=after, at=at, every=every, name=name, stream_time=stream_time)
 
     def cancel(self, name: str) -> bool:
         """Remove this key's timer of that name; tell whether there was one.
@@ -320,18 +366,53 @@ class Context:
             raise UsageError("ctx.cancel(): declare the actor with @app.actor(..., timers=True)")
         return timers.cancel(self, name)
 
-    def effect(self, function: Any, *args: Any, **kwargs: Any) -> str:
+    def scheduled(self, name: str) -> datetime | None:
+        """Return when this key's timer of that name is due next, in UTC; None if there is none.
+
+        Raises:
+            UsageError: the actor wasn't declared with `timers=True`.
+        """
+        timers = self._working("scheduled").tools.timers
+        if timers is None:
+            raise UsageError("ctx.scheduled(): declare the actor with @app.actor(..., timers=True)")
+        return timers.due(self, name)
+
+    @overload
+    def effect(
+        self,
+        function: Callable[[EffectCall, *Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        then: Callable[[R], Any] | Callable[[], Any] | Callable[[Context, R], Any],
+    ) -> str: ...
+    @overload
+    def effect(
+        self,
+        function: Callable[[EffectCall, *Ts], R],
+        /,
+        *args: *Ts,
+        then: Callable[[R], Any] | Callable[[], Any] | Callable[[Context, R], Any],
+    ) -> str: ...
+    @overload
+    def effect(
+        self, function: Callable[Concatenate[EffectCall, P], Any], /, *args: P.args, **kwargs: P.kwargs
+    ) -> str: ...
+    def effect(  # type: ignore[misc]  # as of `schedule`
+        self, function: Any, /, *args: Any, then: Any = None, **kwargs: Any
+    ) -> str:
         """Call `function(call, *args, **kwargs)` after this message's commit, again until it succeeds.
 
         The call is recorded with the commit, so it happens if, and only if, the message's writes do; a worker that dies
         meanwhile leaves it to the next owner, so it may happen more than once: `call.idempotency_key` is the same each
-        time. The effects of a key are called one after the other, in order. What the function returns, if not None, is
-        sent to this key as a message.
+        time. The effects of a key are called one after the other, in order. What the function returns goes to `then`;
+        without that it is sent to this key as a message, if it isn't None.
 
         Args:
             function: one of `@app.effect()` that the actor lists in `effects=`.
             args: anything that becomes JSON.
-            kwargs: likewise.
+            then: the method of this object, or the function marked with its actor's `timer`, that is called with what
+                the function returned, in the commit that ends the call.
+            kwargs: as `args`.
 
         Returns:
             The call's idempotency key.
@@ -342,7 +423,21 @@ class Context:
         effects = self._working("effect").tools.effects
         if effects is None:
             raise UsageError("ctx.effect(): list the function in @app.actor(..., effects=[...])")
-        return effects.call(self, function, args, kwargs)
+        return effects.call(self, function, args, kwargs, then=then)
+
+    def effects(self, *, limit: int = 100) -> list[PendingEffect]:
+        """Return the calls of this key's effects that aren't done, in order; also in a query.
+
+        Args:
+            limit: how many at most.
+
+        Raises:
+            UsageError: the actor has no effects.
+        """
+        effects = self._working("effects").tools.effects
+        if effects is None:
+            raise UsageError("ctx.effects(): the actor was declared without effects=[...]")
+        return effects.pending(self, limit)
 
     async def ask(self, actor: Any, key: Any, message: Any, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> Any:
         """Send `message` to the actor of `key`, outside of this message's commit, and wait for its handler's result.

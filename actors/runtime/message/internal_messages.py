@@ -27,8 +27,10 @@ class InternalRecord:
         tag: what its id has behind the topic's name if that is made of topic, partition and offset.
         what: what its handler is called by, for people; "" if its key says enough.
         is_input: whether it is an input record that waited: its timestamp is one of the input.
+        method: the private method that it calls, with its value as arguments; None for the actor's handler.
         has_event_time: whether its timestamp is event time and not the clock's, as that of a close and of a timer by
             stream time; those of input records are.
+        is_dropped: whether its handler wasn't called, because it is too late for the actor's windows.
     """
 
     offset: int
@@ -42,6 +44,8 @@ class InternalRecord:
     what: str = ""
     is_input: bool = False
     has_event_time: bool = False
+    method: str | None = None
+    is_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

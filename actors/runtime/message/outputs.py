@@ -20,6 +20,8 @@ RESERVED = "fa-"
 TYPE_HEADER = "fa-type"
 ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER = "fa-error", "fa-origin", "fa-attempts", "fa-actor"
 DEAD_LETTER_HEADERS = frozenset((ERROR_HEADER, ORIGIN_HEADER, ATTEMPTS_HEADER, ACTOR_HEADER))
+EFFECT_HEADER, METHOD_HEADER = "fa-effect", "fa-method"
+"""The name of the effect, or of the private method, of a dead letter that is a call."""
 SCHEMA_HEADERS = {"key": "__key_schema_id", "value": "__value_schema_id"}
 """By part of a record, the header with the id of its schema, where the bytes don't begin with it."""
 NO_HEADERS: list[Any] = []

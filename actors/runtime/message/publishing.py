@@ -33,13 +33,15 @@ V = TypeVar("V")
 class Publication:
     """Where a store's changes go.
 
-    `convert_key` and `convert_value` turn the store's bytes into the topic's; None where they are the same.
+    `convert_key` and `convert_value` turn the store's bytes into the topic's; None where they are the same. What
+    `is_public` isn't true of stays in the store.
     """
 
     store: str
     topic: OutputTopic
     convert_key: Callable[[bytes], bytes] | None
     convert_value: Callable[[bytes], bytes] | None
+    is_public: Callable[[bytes], bool] | None = None
 
     def check(self, raw_key: bytes, raw_value: bytes) -> int:
         """Return about how many bytes the record of a write takes in a batch.
@@ -73,6 +75,8 @@ class Publication:
     def _converted(self, writes: ChangelogWrites) -> Iterator[Output]:
         name, place = self.topic.name, self.topic.partitioner
         for raw_key, (_, raw_value) in writes.items():
+            if self.is_public is not None and not self.is_public(raw_key):
+                continue
             if raw_value is not None:
                 yield Output(name, place, self._key(raw_key), self._value(raw_value), NO_HEADERS, None)
             elif (key := self._key_of_delete(raw_key)) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from mypy_extensions import mypyc_attr
 
@@ -27,6 +27,19 @@ V = TypeVar("V")
 
 Placement = Literal["key", "task"]
 _ABSENT: Any = object()
+
+
+class RowsBelow(Protocol):
+    """Rows below message keys: see `actors.runtime.rows`."""
+
+    def at(self, key: Any) -> Any:
+        """Return the rows below a key, for the message that is handled."""
+
+    def key_of(self, raw: bytes) -> bytes:
+        """Return the message key of a row."""
+
+    def removed(self, overlay: Overlay, raw: bytes) -> None:
+        """Count off a row that expired and was removed."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -87,9 +100,19 @@ class Store(Generic[K, V]):
         """Reads a value, by its key, for people; None where the key has nothing to say."""
         self.layout: str = placement
         """How the message key lies in a row's key: see `stores._core.layouts`. "task" if it doesn't."""
+        self.below: RowsBelow | None = None
+        """The map, list or set store whose rows these are."""
 
     def __repr__(self) -> str:
         return f"<Store {self.name}>"
+
+    def shown(self, raw_key: bytes, raw: bytes) -> Any:
+        """Return a value as people read it; `raw_key` is its key."""
+        return self.decode_value(raw) if self.decode_row is None else self.decode_row(raw_key, raw)
+
+    def home_key(self, raw_key: bytes) -> bytes:
+        """Return the key by whose partition a stored key is placed: that of a row below a message key is the latter."""
+        return raw_key if self.below is None else self.below.key_of(raw_key)
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value of `key`, or `default` when it is absent or expired."""

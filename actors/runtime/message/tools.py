@@ -1,4 +1,4 @@
-"""The tools of a message beside stores: timers, effects, requests, replies.
+"""The tools of a message beside stores: timers, effects, requests, replies, a logger.
 
 The protocols say what a message's context needs of them; their rooms implement them. A parameter `ctx` is the message's
 `Context`, which is declared above this module.
@@ -6,16 +6,54 @@ The protocols say what a message's context needs of them; their rooms implement 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AnySet
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Protocol
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, ClassVar, Protocol, TypeAlias
+from uuid import UUID
 
 import msgspec
 
+from actors.errors import show_bytes
 from actors.ports import Clock, Requests
 from actors.runtime.clock import Timestamps
 from actors.runtime.meters import LateMeter
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class _Model(Protocol):
+    """A `faust.Record`, or a class of a codec of the user's that has this method."""
+
+    def to_representation(self) -> Any:
+        """Return what is encoded."""
+
+
+Message: TypeAlias = (
+    msgspec.Struct
+    | _Dataclass
+    | _Model
+    | str
+    | bytes
+    | float
+    | Mapping[Any, Any]
+    | Sequence[Any]
+    | AnySet[Any]
+    | date
+    | time
+    | timedelta
+    | Decimal
+    | UUID
+    | Enum
+    | None
+)
+"""A message, as type checkers tell it from a function."""
 
 
 class AnswerLater(msgspec.Struct, frozen=True):
@@ -43,6 +81,7 @@ class Scheduling(Protocol):
         self,
         ctx: Any,
         message: Any,
+        args: tuple[Any, ...],
         *,
         after: timedelta | None,
         at: datetime | None,
@@ -55,12 +94,20 @@ class Scheduling(Protocol):
     def cancel(self, ctx: Any, name: str) -> bool:
         """Cancel a timer as `Context.cancel` does."""
 
+    def due(self, ctx: Any, name: str) -> datetime | None:
+        """Return when a timer is due as `Context.scheduled` does."""
+
 
 class Calling(Protocol):
     """The effects of an actor."""
 
-    def call(self, ctx: Any, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def call(
+        self, ctx: Any, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, then: Any = None
+    ) -> str:
         """Call an effect as `Context.effect` does."""
+
+    def pending(self, ctx: Any, limit: int) -> list[Any]:
+        """Return the calls that aren't done as `Context.effects` does."""
 
     def call_in(self, running: Any) -> str | None:
         """Return the id of the call that an asyncio task makes; None if it makes none."""
@@ -147,3 +194,34 @@ class Tools:
         wall_ms = 0 if self.clock is None else self.clock.wall_ms()
         self.latest_ms = max(self.latest_ms, least_ms, wall_ms)
         return self.latest_ms
+
+
+PLACE = "place"
+"""The attribute of a log record that has the beginning of its text, for formatters that show the place by itself."""
+
+
+class MessageLog(logging.LoggerAdapter[logging.Logger]):
+    """Logs for a message, to the logger `actors.handlers.{actor}`.
+
+    Each log record has the attributes `actor`, `topic`, `partition`, `offset` and `key`, and its text begins with them.
+    The actor is "" for a message that was handled already.
+    """
+
+    def __init__(self, ctx: Any, actor: str) -> None:
+        key = None if ctx._record.key is None else ctx._raw_key
+        text = None if key is None else key.decode("utf-8", errors="backslashreplace")
+        place = {"actor": actor, "topic": ctx.topic, "partition": ctx.partition, "offset": ctx.offset, "key": text}
+        super().__init__(logging.getLogger(f"actors.handlers.{actor}".rstrip(".")), place)
+        self._place = (
+            f"actor {actor or '(handled)'}, {ctx.topic}[{ctx.partition}] offset {ctx.offset} key {show_bytes(key)}: "
+        )
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        """Log a line as `logging.Logger.log` does."""
+        if not self.isEnabledFor(level):
+            return
+        options["extra"] = {**(options.get("extra") or {}), **(self.extra or {}), PLACE: self._place}
+        options["stacklevel"] = options.get("stacklevel", 1) + 1
+        # Without arguments the text isn't formatted.
+        place = self._place.replace("%", "%%") if args else self._place
+        self.logger.log(level, f"{place}{msg}", *args, **options)

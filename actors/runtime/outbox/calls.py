@@ -8,11 +8,9 @@ The calls of one raw key are its line, in the order of their sequences.
 
 from __future__ import annotations
 
-import inspect
-import typing
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -22,11 +20,11 @@ from actors._core.keys import make_place, place_of
 from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
 from actors._core.values.ids import id_of
-from actors._core.values.read_back import difference
 from actors.errors import UsageError
-from actors.runtime.handlers.effect import Effect
+from actors.runtime.handlers.effect import Effect, PendingEffect
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import is_newer
+from stores._core.overlay import Overlay
 
 PREFIX, END = b"e", b"f"
 """All keys of the outbox lie between."""
@@ -44,6 +42,9 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
         parked: it isn't tried again until somebody says so.
         result: value and headers of the message that it returned, where an owner left before it was handled: no call is
             made any more; left out before.
+        then: the method that is called with what it returned; left out where that is a message, and with a result that
+            is one. With a result of a call that was given up, the method for that.
+        started: the epoch of the owner that began a call which is never repeated; left out before.
         trace: the context of the span that recorded it; left out where messages aren't traced.
         home_offset: as in `ParkedMessage`; left out where the first input wrote this.
     """
@@ -57,6 +58,8 @@ class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     parked: bool = False
     result: tuple[bytes, list[tuple[str, bytes]]] | msgspec.UnsetType = msgspec.UNSET
+    then: str | msgspec.UnsetType = msgspec.UNSET
+    started: int | msgspec.UnsetType = msgspec.UNSET
     trace: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     home_offset: int | msgspec.UnsetType = msgspec.UNSET
 
@@ -84,8 +87,8 @@ def not_json(effect: Effect, error: Exception) -> UsageError:
 
 UNKNOWN_EFFECT = "lists no effect named"
 """A part of the error text of a record that is parked because its function is unknown to the program."""
-Mark = tuple[bytes, str, int, bool]
-"""The identity of a line's head, which changes with each failed attempt."""
+Mark = tuple[bytes, str, int, bool, int | msgspec.UnsetType]
+"""The identity of a line's head, which changes with each failed attempt, and with the start of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,87 +101,7 @@ class Head:
     @property
     def mark(self) -> Mark:
         """The head's identity."""
-        return self.store_key, self.record.id, self.record.attempts, self.record.parked
-
-
-@dataclass(slots=True)
-class Arguments:
-    """Makes an effect's arguments out of JSON data, by the annotations of its function."""
-
-    effect: Effect
-    _signature: inspect.Signature | None = field(init=False, default=None)
-    _types: dict[str, Any] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        function = inspect.unwrap(self.effect.function)
-        try:
-            self._signature = inspect.signature(self.effect.function)
-        except (TypeError, ValueError):
-            # Some builtins have none.
-            return
-        try:
-            hints = typing.get_type_hints(function, include_extras=True)
-        except Exception:
-            # Names that only a type checker imports, for example.
-            return
-        names = list(self._signature.parameters)[1:]
-        self._types = {name: hints[name] for name in names if name in hints and _is_known(hints[name])}
-
-    def check(self, record: EffectRecord, back: EffectRecord) -> None:
-        """Refuse a call of which `back`, read from its JSON, has other arguments; those without a type as plain data.
-
-        Raises:
-            ValueError: naming the argument.
-            TypeError, msgspec.ValidationError: as of `bind`.
-        """
-        arguments, read = self._arguments(record, {}), self._arguments(back, self._types)
-        for name, value in arguments.items():
-            reason = difference(value if name in self._types else msgspec.to_builtins(value), read[name], name)
-            if reason is not None:
-                raise ValueError(reason)
-
-    def bind(self, record: EffectRecord) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional and keyword arguments, without the call.
-
-        Raises:
-            TypeError: the function doesn't take so many, or not of these names.
-            msgspec.ValidationError: one isn't what its annotation says.
-        """
-        if self._signature is None:
-            return tuple(record.args), record.kwargs
-        bound = inspect.BoundArguments(self._signature, self._arguments(record, self._types))
-        return bound.args[1:], bound.kwargs
-
-    def _arguments(self, record: EffectRecord, types: Mapping[str, Any]) -> OrderedDict[str, Any]:
-        """Return the arguments by the names of the parameters, those in `types` as what these say."""
-        if self._signature is None:
-            return OrderedDict(args=record.args, kwargs=record.kwargs)
-        arguments = OrderedDict(self._signature.bind(None, *record.args, **record.kwargs).arguments)
-        for name, hint in types.items():
-            if name not in arguments:
-                continue
-            value, kind = arguments[name], self._signature.parameters[name].kind
-            if kind is inspect.Parameter.VAR_POSITIONAL:
-                arguments[name] = tuple(_converted(one, hint) for one in value)
-            elif kind is inspect.Parameter.VAR_KEYWORD:
-                arguments[name] = {key: _converted(one, hint) for key, one in value.items()}
-            else:
-                arguments[name] = _converted(value, hint)
-        return arguments
-
-
-def _converted(value: Any, hint: Any) -> Any:
-    return msgspec.convert(value, hint, str_keys=True)
-
-
-def _is_known(hint: Any) -> bool:
-    """Return whether JSON data can become a value of the type."""
-    try:
-        msgspec.json.Decoder(hint)
-        found = msgspec.inspect.type_info(hint)
-    except Exception:
-        return False
-    return not isinstance(found, msgspec.inspect.CustomType | msgspec.inspect.AnyType)
+        return self.store_key, self.record.id, self.record.attempts, self.record.parked, self.record.started
 
 
 def make_key(raw_key: bytes, sequence: int) -> bytes:
@@ -205,3 +128,14 @@ def decoded(raw: bytes) -> EffectRecord | None:
         return msgspec.json.decode(raw, type=EffectRecord)
     except MALFORMED:
         return None
+
+
+def pending(overlay: Overlay, raw_key: bytes, limit: int) -> list[PendingEffect]:
+    """Return the first calls of a line, those that can't be read left out."""
+    rows = islice(overlay.items(*line_bounds(raw_key)), limit)
+    records = (decoded(raw) for _, raw in rows)
+    return [
+        PendingEffect(record.name, record.id, record.attempts, record.next_ms, record.error, record.parked)
+        for record in records
+        if record is not None
+    ]

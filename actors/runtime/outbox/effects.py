@@ -14,6 +14,12 @@ one that is parked holds the line up until somebody retries or drops it. What ha
 So a call is made at least once, and its result is handled once. After a commit that failed, the task's next takeover
 has the outcomes of calls that succeeded from memory, and makes none of these again.
 
+A call with repeat="never" is made at most once, one commit later:
+
+    start                the epoch is written into the record; before that is committed, there is no call
+    call                 an owner with another epoch makes none: it tells the actor that the outcome is unknown, in the
+                         commit that removes the record. A task that ends in order takes back starts without a call
+
 The runner reads the store below the overlays, so it runs committed calls alone. Its other memory is a bounded index
 of places in the store, which a walk through the store restores.
 """
@@ -21,9 +27,7 @@ of places in the store, which a walk through the store restores.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import hashlib
-import inspect
 import logging
 import math
 from collections import deque
@@ -35,20 +39,21 @@ from typing import Any
 import msgspec
 
 from actors._core.keys import place_of
-from actors._core.logs import error_text, escaping
+from actors._core.logs import escaping
 from actors._core.outside import EXITS
 from actors.errors import RecordError, RecordTooLargeError, UsageError, show_bytes
 from actors.ports import Clock
-from actors.runtime.cancellation import is_cancelled, is_closed, running_task
+from actors.runtime.cancellation import is_closed
 from actors.runtime.commands import written_by
-from actors.runtime.handlers.effect import Effect, EffectCall, Outcome
+from actors.runtime.handlers.effect import Effect, GivenUp, Outcome, PendingEffect, Unknown
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
+from actors.runtime.message.outputs import EFFECT_HEADER
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
+from actors.runtime.outbox.attempts import Attempts, carried
 from actors.runtime.outbox.calls import (
     UNKNOWN_EFFECT,
-    Arguments,
     EffectRecord,
     Head,
     call_id,
@@ -57,10 +62,11 @@ from actors.runtime.outbox.calls import (
     line_of,
     make_key,
     not_json,
+    pending,
 )
 from actors.runtime.outbox.queues import Lines
+from actors.runtime.quarantine.quarantine import send_dead_letter
 from actors.runtime.spec import ActorSpec
-from actors.runtime.threads import DaemonThreads
 from stores._core.overlay import Overlay
 from stores._core.record import decode_metadata
 from stores.ports import PartitionStore
@@ -78,6 +84,8 @@ RESERVE_BYTES = 4_096
 """The room for what a record grows by after the handler wrote it: by its error above all."""
 _ERROR_CHARS = 500
 _ID_CHARS = 200
+_encode = msgspec.json.encode
+_CUT_SHORT = "its worker ended before the outcome was committed"
 
 
 @dataclass(slots=True, eq=False)
@@ -121,17 +129,19 @@ class Effects:
         self._epoch = epoch
         self._wake = wake
         self._functions = spec.effect_functions
-        self._arguments = {name: Arguments(effect) for name, effect in spec.effect_functions.items()}
-        self._threads: DaemonThreads | None = None
+        self._limit = state.max_record_bytes[spec.effects.name] - RESERVE_BYTES
+        self._attempts = Attempts(spec, epoch=epoch, limit=self._limit, threads=AT_ONCE)
         self._is_closed = False
         self._failure: BaseException | None = None
         self._touched: dict[bytes, None] = {}
         self._runs: dict[bytes, Run] = {}
+        self._started: dict[bytes, bytes] = {}
+        """By line, the store key of a call whose start is written, or will be, and that isn't made yet."""
         self._running: dict[asyncio.Task[Any], Run] = {}
         self._ended: deque[Run] = deque()
         self._most_unhandled = MOST_ENDED + spec.concurrency
         self._unhandled = 0
-        self._lines = Lines(spec, state, committed, clock, is_held=self._runs.__contains__)
+        self._lines = Lines(spec, state, committed, clock, is_held=self._is_under_way)
         self._meters = meters
         self.is_held: Callable[[], bool] = lambda: False
         self.held_up: dict[Any, RecordError] = {}
@@ -140,7 +150,9 @@ class Effects:
             # Nothing is looked for before the first input, and nothing can be there.
             meters.parked_effects = 0
 
-    def call(self, ctx: Context, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    def call(
+        self, ctx: Context, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, then: Any = None
+    ) -> str:
         """Record a call with what the message writes: see `Context.effect`.
 
         Raises:
@@ -151,22 +163,29 @@ class Effects:
         if state is None:
             raise UsageError("ctx.effect() after the message was handled: call it before that")
         refuse_keyless(ctx, "effect")
-        effect = self._effect(function)
-        tracing = self._spec.tracing
-        carried = msgspec.UNSET if tracing is None else tracing.carried()
-        id = call_id(ctx, effect, args, kwargs)
-        record = EffectRecord(id=id, name=effect.name, args=list(args), kwargs=dict(kwargs), trace=carried)
+        effect, methods, tracing = self._effect(function), self._spec.methods, self._spec.tracing
+        record = EffectRecord(
+            id=call_id(ctx, effect, args, kwargs),
+            name=effect.name,
+            args=list(args),
+            kwargs=dict(kwargs),
+            trace=msgspec.UNSET if tracing is None else tracing.carried(),
+            then=msgspec.UNSET if then is None or methods is None else methods.name_of(then, "ctx.effect(then=…)"),
+        )
         raw = self._encoded(effect, record)
         store_key = make_key(ctx._raw_key, self._next_sequence(state.overlays[self._store], ctx._raw_key))
-        limit = state.max_record_bytes[self._store.name] - RESERVE_BYTES
-        if len(store_key) + len(raw) > limit:
+        if len(store_key) + len(raw) > self._limit:
             raise RecordTooLargeError(
                 f"ctx.effect({effect.name}): a call of {len(raw)} bytes for key {show_bytes(ctx._raw_key)} doesn't fit "
-                f"into the changelog of store {self._store.name}, which takes {limit}: keep what is large in a store, "
-                "and pass its key"
+                f"into the changelog of store {self._store.name}, which takes {self._limit}: keep what is large in a "
+                "store, and pass its key"
             )
         self._store.write_raw(state, store_key, raw)
         return record.id
+
+    def pending(self, ctx: Context, limit: int) -> list[PendingEffect]:
+        """Return the first calls of the key that aren't done: see `Context.effects`."""
+        return pending(ctx._working("effects").overlays[self._store], ctx._raw_key, limit)
 
     def _effect(self, function: Any) -> Effect:
         for effect in self._functions.values():
@@ -184,7 +203,8 @@ class Effects:
         """Return the record's JSON, after a look whether the same arguments come back from it."""
         try:
             raw = msgspec.json.encode(record)
-            self._arguments[effect.name].check(record, msgspec.json.decode(raw, type=EffectRecord))
+            back = msgspec.json.decode(raw, type=EffectRecord)
+            self._attempts.arguments[effect.name].check(record.args, record.kwargs, (back.args, back.kwargs))
         except Exception as error:
             raise not_json(effect, error) from error
         return raw
@@ -206,7 +226,8 @@ class Effects:
         written = -1 if raw is None else written_by(decode_metadata(raw), head.record.home_offset)
         if before is not None and written >= before:
             return 0
-        self._write(state, head.store_key, msgspec.structs.replace(head.record, parked=False, attempts=0, next_ms=0))
+        again = msgspec.structs.replace(head.record, parked=False, attempts=0, next_ms=0, started=msgspec.UNSET)
+        self._write(state, head.store_key, again)
         return 1
 
     def drop(self, state: TaskState, raw_key: bytes, id: str | None = None) -> int:
@@ -249,6 +270,8 @@ class Effects:
             return math.inf
         if self._ended or self._failure is not None or (self._lines.is_ready and self._has_room):
             return 0.0
+        if any(raw_key not in self._runs for raw_key in self._started):
+            return 0.0
         return self._lines.wait_s()
 
     def take(self) -> Sequence[InternalMessage]:
@@ -280,40 +303,49 @@ class Effects:
         """Cancel all that runs, and write the outcomes that aren't handled: the next owner repeats none of these."""
         await self.close()
         for run in self._runs.values():
-            if run.outcome is not None and not run.is_done:
+            if run.outcome is not None and not (run.is_done or run.outcome.is_start or run.outcome.is_unknown):
                 self._keep(run, run.outcome)
+        for store_key in self._started.values():
+            raw = self._state.overlays[self._store].get(store_key)
+            record = None if raw is None else decoded(raw)
+            if record is not None and record.started == self._epoch:
+                # Nothing was called: the next owner needn't take it for a call whose outcome is unknown.
+                self._write(self._state, store_key, msgspec.structs.replace(record, started=msgspec.UNSET))
         self._state.scope.release()
 
     def _keep(self, run: Run, outcome: Outcome) -> None:
-        """Write an outcome that isn't handled; its result waits in its record."""
-        state, record = self._state, self._recorded(self._state, run)
-        if record is None or outcome.value is None:
-            self._consume(state, run, outcome)
+        """Write an outcome that isn't handled; what is told of it waits in its record."""
+        state, record, report = self._state, self._recorded(self._state, run), self._report(run, outcome)
+        if record is None or report is None:
+            self._consume(state, run, outcome, report)
             return
-        result = outcome.value, list(outcome.headers)
-        try:
-            self._write(state, run.head.store_key, msgspec.structs.replace(record, result=result))
-        except RecordTooLargeError as error:
-            text = (
-                "actor %s, partition %d, key %s: the next owner makes the call of effect %s (%s) again: its result %s"
-            )
-            why = f"doesn't fit into the changelog, and its handler wasn't called yet: {error}"
-            logger.warning(text, state.actor, state.partition, show_bytes(run.raw_key), record.name, record.id, why)
+        then = msgspec.UNSET if report.method is None else report.method
+        kept = msgspec.structs.replace(record, result=(report.value, list(report.headers)), then=then)
+        self._write(state, run.head.store_key, kept)
+        if outcome.error is not None:
+            self._bury(state, run, record, outcome, is_told=True)
 
     async def close(self) -> None:
         """Cancel all that runs, and wait for its end. The thread of a plain function goes on. May be called twice."""
-        self._is_closed = True
+        self._is_closed = self._attempts.is_closed = True
         for running in self._running:
             running.cancel()
         while self._running:
             await asyncio.wait(set(self._running))
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-        ended = ((run.head.record.id, run.outcome) for run in self._runs.values())
-        self.succeeded.update((id, outcome) for id, outcome in ended if outcome is not None and outcome.error is None)
+        self._attempts.close()
+        self.succeeded.update(
+            (run.head.record.id, run.outcome)
+            for run in self._runs.values()
+            if run.outcome is not None and not run.outcome.is_start and self._is_settled(run, run.outcome)
+        )
         # Those whose commit took place after all stay behind.
         for id in list(self.succeeded)[:-MOST_RUNS]:
             del self.succeeded[id]
+
+    @staticmethod
+    def _is_settled(run: Run, outcome: Outcome) -> bool:
+        """Return whether a call isn't made again after that outcome, also if it isn't committed."""
+        return outcome.error is None or (run.head.record.started is not msgspec.UNSET and not outcome.is_unknown)
 
     @property
     def _may_run(self) -> bool:
@@ -322,7 +354,7 @@ class Effects:
 
     @property
     def _has_room(self) -> bool:
-        has_room = len(self._running) < AT_ONCE and len(self._runs) < MOST_RUNS
+        has_room = len(self._running) + len(self._started) < AT_ONCE and len(self._runs) < MOST_RUNS
         return has_room and len(self._running) + self._unhandled < self._most_unhandled
 
     def _go_on(self) -> None:
@@ -331,6 +363,14 @@ class Effects:
             return
         self._lines.look()
         self._meters.parked_effects = self._lines.parked
+        for raw_key in [raw_key for raw_key in self._started if raw_key not in self._runs]:
+            head = self._lines.head(raw_key)
+            if head is not None and head.record.started == self._epoch and not head.record.parked:
+                self._start(raw_key, head)
+            else:
+                # It was dropped.
+                del self._started[raw_key]
+                self._lines.place(raw_key, head)
         while self._has_room and (found := self._lines.take()) is not None:
             self._start(*found)
 
@@ -344,7 +384,11 @@ class Effects:
                 # makes the attempt again, and this one must not.
                 return
             del self._runs[raw_key]
-        self._lines.place(raw_key, head)
+        if raw_key not in self._started:
+            self._lines.place(raw_key, head)
+
+    def _is_under_way(self, raw_key: bytes) -> bool:
+        return raw_key in self._runs or raw_key in self._started
 
     def _start(self, raw_key: bytes, head: Head) -> None:
         run = self._runs[raw_key] = Run(raw_key, head)
@@ -367,6 +411,13 @@ class Effects:
         if succeeded is not None:
             self._end(run, succeeded)
             return
+        if effect.repeat == "never" and head.record.started != self._epoch:
+            if head.record.started is msgspec.UNSET:
+                self._started[raw_key] = head.store_key
+                self._end(run, Outcome(is_start=True))
+            else:
+                self._end(run, Outcome(error=_CUT_SHORT, is_final=True, is_unknown=True))
+            return
         running = asyncio.create_task(self._attempt(run, effect), name=f"effect {effect.name} {head.record.id}")
         self._running[running] = run
         # One that is cancelled before its first step never comes to its end.
@@ -378,6 +429,8 @@ class Effects:
         return None if run is None else run.head.record.id
 
     def _end(self, run: Run, outcome: Outcome) -> None:
+        if not outcome.is_start:
+            self._started.pop(run.raw_key, None)
         run.outcome = outcome
         self._unhandled += 1
         self._ended.append(run)
@@ -385,7 +438,9 @@ class Effects:
     async def _attempt(self, run: Run, effect: Effect) -> None:
         running: Any = asyncio.current_task()
         try:
-            tracing, attempt = self._spec.tracing, self._outcome(run, effect)
+            # Not before the function is called: a call that is cancelled before its first step wasn't made.
+            began = partial(self._started.pop, run.raw_key, None)
+            tracing, attempt = self._spec.tracing, self._attempts.make(run.raw_key, run.head, effect, began)
             outcome = await (attempt if tracing is None else tracing.effect(run.head.record, attempt))
             # Not at the task's end: that this call has ended leaves room for another.
             self._running.pop(running, None)
@@ -401,77 +456,39 @@ class Effects:
         finally:
             self._wake()
 
-    async def _outcome(self, run: Run, effect: Effect) -> Outcome:
-        """Make the call.
+    def _report(self, run: Run, outcome: Outcome) -> _Report | None:
+        """Return what the actor is told of an outcome; None for nothing."""
+        record, methods = run.head.record, self._spec.methods
+        if outcome.error is None:
+            then = None if record.then is msgspec.UNSET else record.then
+            return None if outcome.value is None else _Report(then, outcome.value, outcome.headers)
+        effect = self._functions.get(record.name)
+        if effect is None or methods is None or not self._is_last(effect, record, outcome):
+            return None
+        error, method = outcome.error[:_ERROR_CHARS], effect.on_give_up
+        value: GivenUp | Unknown = GivenUp(record.name, record.id, record.attempts + 1, error)
+        if outcome.is_unknown:
+            value, method = Unknown(record.name, record.id, error), effect.on_unknown
+        return None if method is None else _Report(method, _encode((methods.told(method, value), {})), carried(record))
 
-        Raises:
-            CancelledError: the processor ends.
-        """
-        limit_s, running = effect.timeout.total_seconds(), running_task()
-        deadline = asyncio.timeout(limit_s)
-        try:
-            async with deadline:
-                result = await self._call(run, effect)
-        except EXITS:
-            raise
-        except BaseException as error:
-            if is_closed(error, running):
-                raise
-            if self._is_closed and is_cancelled():
-                # It was cut short, whatever it made of that: the next owner makes the call again.
-                raise asyncio.CancelledError from error
-            is_late = isinstance(error, TimeoutError) and deadline.expired()
-            return Outcome(error=f"no end after {limit_s:g} s" if is_late else error_text(error), cause=error)
-        if result is None:
-            return Outcome()
-        try:
-            return Outcome(*self._encode(result))
-        except EXITS:
-            raise
-        except BaseException as error:
-            useless = f"it succeeded, but what it returned can't be a message to its actor: {error_text(error)}"
-            return Outcome(error=useless, is_final=True, cause=error)
-
-    def _encode(self, result: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
-        if self._spec.encode_message is None:
-            raise UsageError(f"actor {self._spec.name} takes no messages from its effects")
-        return self._spec.encode_message(result)
-
-    async def _call(self, run: Run, effect: Effect) -> Any:
-        record = run.head.record
-        call = EffectCall(
-            idempotency_key=record.id,
-            fencing_token=self._epoch,
-            attempt=record.attempts + 1,
-            actor=self._spec.name,
-            key=run.raw_key,
-            decoded_key=self._spec.inputs[0].decode_key(run.raw_key),
-            headers=tuple((name, text.encode("latin-1")) for name, text in (record.trace or {}).items()),
-        )
-        args, kwargs = self._arguments[effect.name].bind(record)
-        made = partial(effect.function, call, *args, **kwargs)
-        if inspect.iscoroutinefunction(effect.function):
-            return await made()
-        if self._threads is None:
-            # Not the threads that write stores: an effect that hangs must not hold up a commit.
-            self._threads = DaemonThreads(AT_ONCE, f"effects of {self._spec.name}")
-        context = contextvars.copy_context()
-        result = await asyncio.get_running_loop().run_in_executor(self._threads, context.run, made)
-        return await result if inspect.isawaitable(result) else result
+    @staticmethod
+    def _is_last(effect: Effect, record: EffectRecord, outcome: Outcome) -> bool:
+        return outcome.is_final or 0 < effect.attempts <= record.attempts + 1
 
     def _message(self, run: Run, outcome: Outcome) -> InternalMessage:
-        record, scope = run.head.record, self._state.scope
+        record, scope, report = run.head.record, self._state.scope, self._report(run, outcome)
         internal_record = InternalRecord(
             offset=scope.source_offset,
             timestamp=max(scope.now_ms, self._clock.wall_ms()),
             key=run.raw_key,
-            value=outcome.value,
-            headers=outcome.headers,
+            value=None if report is None else report.value,
+            headers=() if report is None else report.headers,
             id=_result_id(record.id),
+            method=None if report is None else report.method,
         )
 
         def consume(ctx: Context) -> bool:
-            return ctx._state is not None and self._consume(ctx._state, run, outcome)
+            return ctx._state is not None and self._consume(ctx._state, run, outcome, report)
 
         def handled() -> None:
             run.is_done = True
@@ -483,16 +500,20 @@ class Effects:
         what = f"the outcome of effect {record.name!r} ({record.id})"
         return InternalMessage(internal_record, consume, handled, what)
 
-    def _consume(self, state: TaskState, run: Run, outcome: Outcome) -> bool:
-        """Write what an outcome says; tell whether there is a result to handle."""
+    def _consume(self, state: TaskState, run: Run, outcome: Outcome, report: _Report | None) -> bool:
+        """Write what an outcome says; tell whether there is something to handle."""
         record = self._recorded(state, run)
         if record is None:
             return False
-        if outcome.error is None:
+        if outcome.is_start:
+            self._write(state, run.head.store_key, msgspec.structs.replace(record, started=self._epoch))
+        elif outcome.error is None or report is not None:
             state.overlays[self._store].delete(run.head.store_key)
+            if outcome.error is not None:
+                self._bury(state, run, record, outcome, is_told=True)
         else:
-            self._write(state, run.head.store_key, self._failed(run, record, outcome))
-        return outcome.value is not None
+            self._write(state, run.head.store_key, self._failed(state, run, record, outcome))
+        return report is not None
 
     def _recorded(self, state: TaskState, run: Run) -> EffectRecord | None:
         """Return a call's record as a message sees it; None if it was dropped."""
@@ -500,29 +521,18 @@ class Effects:
         record = None if raw is None else decoded(raw)
         return record if record is not None and record.id == run.head.record.id else None
 
-    def _failed(self, run: Run, record: EffectRecord, outcome: Outcome) -> EffectRecord:
+    def _failed(self, state: TaskState, run: Run, record: EffectRecord, outcome: Outcome) -> EffectRecord:
         """Return the record after a failed attempt, and say so."""
         error = (outcome.error or "")[:_ERROR_CHARS]
         effect = self._functions.get(record.name)
         attempts = record.attempts + (effect is not None)
-        what = f"actor {self._spec.name}, partition {self._state.partition}, key {show_bytes(run.raw_key)}"
-        if effect is None or outcome.is_final or 0 < effect.attempts <= attempts:
-            logger.error(
-                "%s: effect %s (%s) failed in attempt %d: %s. It is parked, and later effects of its key wait behind "
-                "it: try it again with `faust parked retry %s KEY`, or give it up with `faust parked drop`",
-                what,
-                record.name,
-                record.id,
-                attempts,
-                error,
-                self._spec.name,
-                exc_info=outcome.cause,
-            )
+        if effect is None or self._is_last(effect, record, outcome):
+            self._bury(state, run, record, outcome, is_told=False)
             return msgspec.structs.replace(record, attempts=attempts, error=error, parked=True)
         wait_s = effect.wait_s(attempts)
         logger.warning(
             "%s: effect %s (%s) failed in attempt %d: %s; the next is in %g s",
-            what,
+            self._where(run),
             record.name,
             record.id,
             attempts,
@@ -533,6 +543,46 @@ class Effects:
         return msgspec.structs.replace(
             record, attempts=attempts, error=error, next_ms=now_ms + math.ceil(wait_s * 1000), parked=False
         )
+
+    def _bury(self, state: TaskState, run: Run, record: EffectRecord, outcome: Outcome, *, is_told: bool) -> None:
+        """Log a call that failed for good, and send a dead letter where the actor has these."""
+        attempts = record.attempts + (record.name in self._functions)
+        what = "has an unknown outcome" if outcome.is_unknown else f"failed in attempt {attempts}"
+        level, follows = logging.WARNING, "Its actor is told, and later effects of its key go on"
+        if not is_told:
+            level, follows = (
+                logging.ERROR,
+                (
+                    "It is parked, and later effects of its key wait behind it: try it again with "
+                    f"`faust parked retry {self._spec.name} KEY`, or give it up with `faust parked drop`"
+                ),
+            )
+        error = (outcome.error or "")[:_ERROR_CHARS]
+        text, where = "%s: effect %s (%s) %s: %s. %s", self._where(run)
+        logger.log(level, text, where, record.name, record.id, what, error, follows, exc_info=outcome.cause)
+        letter = InternalRecord(
+            offset=state.scope.source_offset,
+            timestamp=state.scope.now_ms,
+            key=run.raw_key,
+            value=msgspec.json.encode({"args": record.args, "kwargs": record.kwargs}),
+            headers=[*carried(record), (EFFECT_HEADER, record.name.encode())],
+        )
+        try:
+            send_dead_letter(self._spec, state, letter, reason=f"effect {record.name}: {error}", attempts=attempts)
+        except RecordTooLargeError as too_large:
+            logger.error("%s: effect %s (%s): no dead letter: %s", where, record.name, record.id, too_large)
+
+    def _where(self, run: Run) -> str:
+        return f"actor {self._spec.name}, partition {self._state.partition}, key {show_bytes(run.raw_key)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """The arguments of the method that is told an outcome, or a message where `method` is None."""
+
+    method: str | None
+    value: bytes
+    headers: Sequence[tuple[str, bytes]]
 
 
 def _result_id(call_id: str) -> str:

@@ -63,6 +63,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
         attempts: how often it was tried.
         parked_at_ms: since when it waits, Unix milliseconds.
         home_offset: how far the actor's first input was handled then; None if the message is of that input.
+        method: the private method that it calls; left out where it is a message.
     """
 
     topic: str
@@ -80,6 +81,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     parked_at_ms: int = 0
     home_offset: int | None = None
+    method: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def message_id(self) -> str:
@@ -99,6 +101,7 @@ class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
             tag=self.tag,
             is_input=self.id is None,
             has_event_time=self.has_event_time,
+            method=None if self.method is msgspec.UNSET else self.method,
         )
 
 

@@ -19,6 +19,8 @@ import logging
 from collections.abc import Iterator
 from typing import Protocol
 
+import msgspec
+
 from actors._core.keys import line_bounds, make_place, place_of
 from actors._core.logs import Reminders, error_text, escaping
 from actors.errors import NewerProgramError, RecordError, RecordTooLargeError, UnresolvedSchemaError, show_bytes
@@ -42,6 +44,7 @@ from actors.runtime.message.outputs import (
     ATTEMPTS_HEADER,
     DEAD_LETTER_HEADERS,
     ERROR_HEADER,
+    METHOD_HEADER,
     ORIGIN_HEADER,
     RECORD_OVERHEAD_BYTES,
 )
@@ -270,6 +273,7 @@ class Parked:
             attempts=attempts,
             parked_at_ms=state.scope.now_ms,
             home_offset=state.home_offset if state.scope.input else None,
+            method=getattr(record, "method", None) or msgspec.UNSET,
         )
         write_entry(self._store, state, line_key, sequence, message)
         self._next[line_key] = sequence + 1
@@ -398,6 +402,8 @@ class Parked:
                 await error.fetch()
                 retime(self._spec.event_times, state.source, internal_record)
                 await handling.once(state, internal_record, internal)
+            if internal_record.is_dropped:
+                self._bury(state, internal_record, message)
         except BaseException as error:
             failed = handling.undone(state, internal_record, error, sent, written=written)
             if handling.is_rejected(failed):
@@ -408,6 +414,17 @@ class Parked:
         finally:
             state.source = before
         return True
+
+    def _bury(self, state: TaskState, record: InternalRecord, message: ParkedMessage) -> None:
+        """Send a message that its retry found too late to the dead letters: it may have been in time when it came.
+
+        Raises:
+            RecordTooLargeError: it doesn't fit there, and has to stay parked.
+        """
+        reason = "it is too late for the windows of its actor, now that it is retried"
+        send_dead_letter(self._spec, state, record, reason=reason, attempts=message.attempts + 1)
+        text = "%s: the parked message %s of key %s goes to the dead letters: %s"
+        logger.warning(text, state.source, message.message_id, show_bytes(record.key), reason)
 
     def _fail_again(
         self, state: TaskState, store: Store[bytes, bytes], entry: tuple[bytes, int, bytes], failed: RecordError
@@ -485,6 +502,8 @@ def send_dead_letter(
         (ATTEMPTS_HEADER, str(attempts).encode()),
         (ACTOR_HEADER, (actor or spec.name).encode()),
     ]
+    if isinstance(record, InternalRecord) and record.method is not None:
+        headers.append((METHOD_HEADER, record.method.encode()))
     size = size_of(record.key, record.value, headers)
     if size + RECORD_OVERHEAD_BYTES > topic.max_record_bytes:
         raise RecordTooLargeError(

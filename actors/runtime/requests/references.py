@@ -12,6 +12,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import wraps
 from inspect import signature
 from types import UnionType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, get_type_hints, overload
@@ -20,6 +21,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import msgspec
 
 from actors.errors import UsageError
+from actors.runtime.handlers.methods import register_in
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context, current_message, is_handling
 
 Message = TypeVar("Message")
@@ -28,6 +30,7 @@ Answer = TypeVar("Answer")
 Answer_co = TypeVar("Answer_co", covariant=True)
 Returned_co = TypeVar("Returned_co", covariant=True)
 Class = TypeVar("Class", bound=type[Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 P = ParamSpec("P")
 
 _apps: WeakKeyDictionary[Any, WeakValueDictionary[str, Any]] = WeakKeyDictionary()
@@ -115,14 +118,15 @@ class Reference(Generic[Asked_contra, Answer_co]):
             UsageError: no message of that key is being handled; else as `Context.schedule`.
         """
         self._check(message)
-        ctx = current_message.get() if is_handling() else None
+        ctx: Any = current_message.get() if is_handling() else None
         if ctx is None or not ctx._is_own(self.actor, self.key):
             raise UsageError(
                 f"{self}.schedule(): a timer is a part of its key's state, and no message of that key is being "
                 "handled: tell it a message whose handler schedules"
             )
         options: dict[str, Any] = {"after": after, "at": at, "every": every}
-        return ctx.schedule(message, name=name, stream_time=stream_time, **options)
+        timer: str = ctx.schedule(message, name=name, stream_time=stream_time, **options)
+        return timer
 
     def __str__(self) -> str:
         """Show the expression that makes the reference."""
@@ -131,7 +135,9 @@ class Reference(Generic[Asked_contra, Answer_co]):
 
     def _check(self, message: Any) -> None:
         """Refuse a message that another of the class's methods handles, or none."""
-        if self.method is not None and self.actor.method_for(message) != getattr(self.actor, self.method):
+        if isinstance(message, type):
+            raise UsageError(f"{self}: {message.__name__} is a class: send an object of it, {message.__name__}(…)")
+        if self.method is not None and self.actor.method_for(message) != _inner(getattr(self.actor, self.method)):
             raise UsageError(f"{self}: the method doesn't take {type(message).__name__}")
 
     async def _tell(self, message: Any) -> None:
@@ -172,7 +178,7 @@ class References:
     def __getattr__(self, name: str) -> Any:
         actor, key, timeout = self._at
         method = getattr(actor, name, None)
-        if method in actor.receivers.values():
+        if _inner(method) in actor.receivers.values():
             return Reference(actor, key, timeout, name)
         query = next((query for query in actor.queries.values() if query.function is method), None)
         if query is not None:
@@ -180,13 +186,38 @@ class References:
         raise AttributeError(f"{actor.__name__}.at({key!r}).{name}: only methods with @receive or @query are there")
 
 
+def keyed(cls: type[Any], name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the attribute of a class for one of its handlers: called without a key, it says that one is missing."""
+    without = f"{cls.__name__}.{name} without a key: say which one, as {cls.__name__}.at(KEY).{name}"
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UsageError(without)
+
+    @wraps(method)
+    def handler(*args: Any, **named: Any) -> Any:
+        # Of an object, or of a class with an object, there are two.
+        return method(*args, **named) if len(args) + len(named) > 1 else refuse()
+
+    vars(handler).update(tell=refuse, schedule=refuse)
+    return handler
+
+
+def _inner(handler: Any) -> Any:
+    """Return the method inside of what `keyed` returned."""
+    return getattr(handler, "__wrapped__", None)
+
+
 def claim(declared: Any, app: Any) -> None:
-    """Note that an app has a class or function as its actor, so that references reach it; give functions their `at`."""
+    """Note that an app has a class or function as its actor, so that references reach it.
+
+    Functions get their `at` and `timer`.
+    """
     with suppress(TypeError, AttributeError):
         # A bound method takes neither.
         _apps.setdefault(declared, WeakValueDictionary())[app.app_id] = app
         if not isinstance(declared, type):
             declared.at = lambda key, *, timeout=DEFAULT_ASK_TIMEOUT: Reference(declared, key, timeout)
+            register_in(declared)
 
 
 def _app_of(actor: Any) -> Any:
@@ -253,6 +284,9 @@ class FunctionActor(Protocol[Asked_contra, Returned_co, Answer_co]):
 
     def at(self, key: Any, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> Reference[Asked_contra, Answer_co]:
         """Return a reference to the actor at a key."""
+
+    def timer(self, function: Function, /) -> Function:
+        """Make a function, called with its context, one that timers and effects of this actor call; no message does."""
 
 
 class Declare(Protocol):

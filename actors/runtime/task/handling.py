@@ -176,14 +176,25 @@ class Handling:
                     is_wanted = False
                 if not is_wanted:
                     return
-            ctx.key, value = self._read(state, at, record)
-            enter_message(ctx)
-            await at.handler(ctx, value)
+            if type(record) is InternalRecord and record.method is not None:
+                await self._call(ctx, at, record)
+            else:
+                ctx.key, value = self._read(state, at, record)
+                enter_message(ctx)
+                await at.handler(ctx, value)
             if state.newer is not None:
                 raise state.newer
         finally:
             self.internal_id = None
             ctx._state = None
+
+    async def _call(self, ctx: Context, at: InputSpec, record: InternalRecord) -> None:
+        """Call a private method of the actor."""
+        if self.spec.methods is None:
+            raise AssertionError(f"actor {self.spec.name} has no methods")
+        ctx.key = None if record.key is None else at.decode_key(record.key)
+        enter_message(ctx)
+        await self.spec.methods.handle(ctx, record.value)
 
     def _read(self, state: TaskState, at: InputSpec, record: InputRecord) -> tuple[Any, Any]:
         """Return the key and the value of a message.

@@ -18,6 +18,7 @@ timer is as it was when it came due, and removes it or moves it on in the same c
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -64,7 +65,8 @@ _UNSEEN = -1
 class _Entry(msgspec.Struct, frozen=True):
     """A timer as the store has it. `every_ms` is None for one that fires once.
 
-    `id` tells the timer from others of its key and name.
+    `id` tells the timer from others of its key and name; `method` is the private one that it calls with `value` as
+    arguments, left out where `value` is a message.
     """
 
     due_ms: int
@@ -73,6 +75,7 @@ class _Entry(msgspec.Struct, frozen=True):
     value: bytes
     headers: list[tuple[str, bytes]]
     id: str
+    method: str | msgspec.UnsetType = msgspec.UNSET
 
 
 _encode_entry = msgspec.json.Encoder().encode
@@ -165,6 +168,7 @@ class Timers:
         self,
         ctx: Context,
         message: Any,
+        args: tuple[Any, ...] = (),
         *,
         after: timedelta | None = None,
         at: datetime | None = None,
@@ -173,27 +177,39 @@ class Timers:
         stream_time: bool = False,
     ) -> str:
         """Schedule a timer as `Context.schedule` does."""
-        state, spec = _reached(ctx), self._spec
+        state = _reached(ctx)
         refuse_keyless(ctx, "schedule")
         index = self._stream if stream_time else self._wall
         every_ms = None if every is None else _checked_ms("every", every, least_ms=1)
         due_ms = self._first_ms(ctx, index, after, at, every_ms)
         if name is not None:
             _check_name(name)
-        if spec.encode_message is None:
-            raise UsageError(f"ctx.schedule(): actor {spec.name} takes no messages but records of {spec.topic}")
-        value, headers = spec.encode_message(message)
+        value, headers, method = self._encoded(message, args)
         if name is None:
-            when = f"{after} {at} {every} {index.clock}"
+            when = f"{after} {at} {every} {index.clock}{method or ''}"
             name = id_of(ctx, "timer", when, value, *(part for header in headers for part in header))
         address = _address(ctx._raw_key, name)
         held = self._held(state, address)
         id = digest_of(ctx.next_id(f"timer {name}"), size=_ID_BYTES)
-        self._put(state, address, _Entry(due_ms, every_ms, index.clock, value, headers, id))
+        self._put(state, address, _Entry(due_ms, every_ms, index.clock, value, headers, id, method or msgspec.UNSET))
         # Last, so that a handler that catches RecordTooLargeError still has the timer that it had.
         if held is not None and (held.due_ms, held.clock) != (due_ms, index.clock):
             self._unlist(state, address, held)
         return name
+
+    def _encoded(self, message: Any, args: tuple[Any, ...]) -> tuple[bytes, list[tuple[str, bytes]], str | None]:
+        """Return a timer's value and headers, and the private method that it calls, None for a message."""
+        spec = self._spec
+        if spec.methods is not None and (inspect.ismethod(message) or inspect.isfunction(message)):
+            method = spec.methods.name_of(message, "ctx.schedule()", is_timer=True)
+            carried = {} if spec.tracing is None else spec.tracing.carried()
+            headers = [(name, text.encode("latin-1")) for name, text in carried.items()]
+            return spec.methods.encode(method, args, f"ctx.schedule({method})"), headers, method
+        if args:
+            raise UsageError("ctx.schedule(): a message has no arguments: give a method or function for these")
+        if spec.encode_message is None:
+            raise UsageError(f"ctx.schedule(): actor {spec.name} takes no messages but records of {spec.topic}")
+        return *spec.encode_message(message), None
 
     def cancel(self, ctx: Context, name: str) -> bool:
         """Cancel a timer as `Context.cancel` does."""
@@ -203,6 +219,12 @@ class Timers:
         if held is not None:
             self._unlist(state, address, held)
         return state.overlays[self._store].delete(_ENTRY + address)
+
+    def due(self, ctx: Context, name: str) -> datetime | None:
+        """Return when a timer is due as `Context.scheduled` does."""
+        _check_name(name)
+        held = self._held(_reached(ctx), _address(ctx._raw_key, name))
+        return None if held is None else _EPOCH + held.due_ms * _MILLISECOND
 
     def _first_ms(
         self, ctx: Context, index: _Index, after: timedelta | None, at: datetime | None, every_ms: int | None
@@ -374,6 +396,7 @@ class Timers:
             id=f"{source.topic}-{source.partition}-timer-{digest}",
             timer=name,
             has_event_time=index is self._stream,
+            method=None if entry is None or entry.method is msgspec.UNSET else entry.method,
         )
         due = _Due(index, key, raw, entry)
         return InternalMessage(

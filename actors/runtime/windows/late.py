@@ -7,6 +7,7 @@ from typing import Any
 
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import late_record
+from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.windows.closes import TimedStore
 
 Handler = Callable[[Context, Any], Awaitable[Any]]
@@ -20,6 +21,8 @@ def divert(ctx: Context, value: Any, late: Any, stores: str) -> None:
     """
     if late == "stop":
         raise late_record(ctx, ctx._working("late").actor, stores, ctx._working("late").windows.stream_ms)
+    if isinstance(late, str) and isinstance(ctx._record, InternalRecord):
+        ctx._record.is_dropped = True
     if not isinstance(late, str):
         late(ctx, value)
 

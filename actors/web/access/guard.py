@@ -19,6 +19,7 @@ from prometheus_client import Counter
 from actors._core.logs import escaping
 from actors._core.outside import EXITS
 from actors._faust.settings.secrets import Level, worker_keys
+from actors.errors import NotOwnerError
 from actors.runtime.cancellation import is_closed, running_task
 from actors.web.access.callers import BROWSER_CHALLENGE, Callers, check_body, check_origin, is_link
 from actors.web.access.door import Connections
@@ -35,7 +36,7 @@ from actors.web.access.limits import (
     Room,
 )
 from actors.web.access.settings import is_guarded, is_local, own_address
-from actors.web.access.signature import PURPOSE
+from actors.web.access.signature import APP, PURPOSE
 from actors.web.problems import Handler, Problem, answer_to
 
 logger = escaping(logging.getLogger(__name__))
@@ -118,6 +119,9 @@ class Guard:
     async def _enter(
         self, request: web.Request, level: Level, is_for_browsers: bool, taken: contextlib.ExitStack
     ) -> None:
+        # One of another app may have been at this address before.
+        if request.headers.get(APP, self._app_id) != self._app_id:
+            raise NotOwnerError(f"this is a worker of app {self._app_id}")
         try:
             _check_sizes(request)
             check_encoding(request)

@@ -19,6 +19,8 @@ SCHEME = "Actors-Mac"
 PURPOSE = b"hop"
 HOP = "Actors-Hop"
 """A request with this header was passed on by a worker, and isn't passed on again."""
+APP = "Actors-App"
+"""The app of the worker that passed a request on: another app's worker may be at an address that was announced."""
 PARTITIONS = "Actors-Partitions"
 """The partitions that a worker that passed a request on wants to hear of."""
 MAX_AGE_S = 60

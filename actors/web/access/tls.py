@@ -13,7 +13,7 @@ from actors._faust.settings.secrets import worker_keys
 from actors.declare.options import ActorOptions
 from actors.errors import ConfigurationError, NotReadyError
 from actors.runtime.clock import machine_ms
-from actors.web.access.signature import HOP, PARTITIONS, PURPOSE, SignedRequest, sign
+from actors.web.access.signature import APP, HOP, PARTITIONS, PURPOSE, SignedRequest, sign
 
 
 class OwnContext(ssl.SSLContext):
@@ -37,6 +37,7 @@ class Hops:
     """How a worker asks another one.
 
     Attributes:
+        app: the app's id.
         keys: returns the keys of hops; the first one signs.
         tls: for workers with https; None for Python's default.
         is_secure: whether workers are asked over https only.
@@ -44,6 +45,7 @@ class Hops:
         wall_ms: returns the time that is signed, in Unix milliseconds.
     """
 
+    app: str = ""
     keys: Callable[[], tuple[bytes, ...]] = field(default=tuple, repr=False)
     tls: ssl.SSLContext | None = None
     is_secure: bool = False
@@ -73,7 +75,7 @@ class Hops:
 
         The signature is good for this request to this worker only, and for reads only.
         """
-        found = {HOP: "1"}
+        found = {HOP: "1", APP: self.app}
         if partitions:
             found[PARTITIONS] = partitions
         keys = self.keys()
@@ -87,6 +89,7 @@ class Hops:
         """Read an app's settings; `ConfigurationError` if a file can't be used."""
         options = app.actor_options
         return cls(
+            app=str(app.conf.id),
             keys=lambda: worker_keys(app, PURPOSE),
             tls=client_context(options),
             is_secure=has_https(app),

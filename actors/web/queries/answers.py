@@ -304,7 +304,7 @@ async def page(
             left = max_bytes
             for place, (one, found) in part.rows:
                 key = as_json(encoded(place[0]) if is_raw else coding.plain_key(place[0]))
-                value = as_json(coding.plain_value(found.value or b"", is_raw=is_raw))
+                value = as_json(coding.plain_value(found.value or b"", is_raw=is_raw, raw_key=place[0]))
                 item = Item(key, value, one.partition, found.expires_at_ms)
                 took(item_bytes(item))
                 left -= item_bytes(item)

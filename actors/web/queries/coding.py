@@ -17,6 +17,7 @@ from aiohttp import web
 
 from actors._core.outside import MALFORMED
 from actors._core.pages import Place, decode_base64, decode_place
+from actors._core.values.read_back import is_finite
 from actors.declare.values.codecs import CodecError
 from actors.declare.values.decoder import plain
 from actors.declare.values.schemas import key_codec
@@ -128,8 +129,9 @@ class KeyCoding:
             key = self._decode(raw)
         except CodecError:
             return {"base64": encoded(raw)}
-        # The encoder writes integers of 64 bits.
-        return {"base64": encoded(raw)} if isinstance(key, int) and key.bit_length() > MAX_INTEGER_BITS else key
+        # The encoder writes integers of 64 bits, and infinity as null.
+        is_number = key.bit_length() <= MAX_INTEGER_BITS if isinstance(key, int) else is_finite(key)
+        return key if is_number else {"base64": encoded(raw)}
 
     def _decoded(self, raw: bytes) -> Any:
         try:
@@ -169,8 +171,8 @@ class StoreCoding(KeyCoding):
         super().__init__(f"store {store.name}", lambda raw: store.decode_key(raw), lambda key: store.encode_key(key))
         self.store = store
 
-    def plain_value(self, raw: bytes, *, is_raw: bool) -> Any:
-        """Return a stored value, without its metadata, for `json_bytes`.
+    def plain_value(self, raw: bytes, *, is_raw: bool, raw_key: bytes | None = None) -> Any:
+        """Return a stored value, without its metadata, for `json_bytes`; `raw_key` says what it is where it matters.
 
         Raises:
             Problem: it isn't a value of the store's type.
@@ -178,7 +180,7 @@ class StoreCoding(KeyCoding):
         if is_raw:
             return encoded(raw)
         try:
-            return self.store.decode_value(raw)
+            return self.store.decode_value(raw) if raw_key is None else self.store.shown(raw_key, raw)
         except CodecError as error:
             raise Problem(
                 500,

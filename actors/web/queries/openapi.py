@@ -20,6 +20,7 @@ from actors.web.queries.answers import (
     ValueAnswer,
 )
 from actors.web.queries.coding import DEFAULT_LIMIT, ENCODINGS, MAX_LIMIT, READS, ManyBody
+from actors.web.queries.rows import RowsAnswer
 from actors.web.queries.windows import WindowsAnswer
 
 Schema = dict[str, Any]
@@ -29,6 +30,7 @@ def description(app: App) -> Schema:
     """Return the document."""
     held = [store for actor in app.actors.values() for store in actor.windows]
     windows = sorted(store.name for store in held if isinstance(store, WindowStore))
+    rows = sorted(store.name for store in app.stores.values() if store.below is not None)
     joins = {store.name for store in held if isinstance(store, JoinStore)}
     stores = sorted({store.name for actor in app.actors.values() for store in actor.stores} - joins)
     return {
@@ -38,7 +40,7 @@ def description(app: App) -> Schema:
             "version": "1",
             "description": "Committed state of the app's actors. Any worker answers for any key.",
         },
-        "paths": {**_paths(stores), **_windows(windows), **_queries(app)},
+        "paths": {**_paths(stores), **_windows(windows), **_rows(rows), **_queries(app)},
         "components": {
             "schemas": _schemas(),
             "responses": _problems(),
@@ -117,6 +119,18 @@ def _windows(stores: list[str]) -> Schema:
     }
 
 
+def _rows(stores: list[str]) -> Schema:
+    key = _in_path("key", {"type": "string"}, "The key, percent-encoded.")
+    names = ("prefix", "from", "to", "reverse", "limit", "cursor", "raw", "read", "encoding", "partition")
+    common = [_parameter(name) for name in names]
+    return {
+        f"/actors/{store}/{{key}}": {
+            "get": _operation(f"{store}.rows", "The rows below a key", [key, *common], RowsAnswer, "421")
+        }
+        for store in stores
+    }
+
+
 def _queries(app: App) -> Schema:
     key = _in_path("key", {"type": "string"}, "The actor's key, percent-encoded.")
     found: Schema = {}
@@ -181,6 +195,7 @@ def _parameter(name: str) -> Schema:
         "as_of": (time, "Of a table with a history: values as of that time, Unix milliseconds."),
         "limit": ({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}, "Keys in a page."),
         "cursor": (text, "`next` of the page before."),
+        "reverse": (flag, "The last row first."),
         "raw": (flag, "Values as base64 of their stored bytes."),
         "exact": (flag, "Count each key; else it is an estimate, which has expired keys too."),
     }
@@ -191,7 +206,7 @@ def _parameter(name: str) -> Schema:
 def _schemas() -> Schema:
     """Return the schemas of answers and bodies, made from their types."""
     kinds = (
-        *(ValueAnswer, ManyAnswer, PageAnswer, CountAnswer, AskAnswer, WindowsAnswer, Overview),
+        *(ValueAnswer, ManyAnswer, PageAnswer, CountAnswer, AskAnswer, WindowsAnswer, RowsAnswer, Overview),
         *(ManyBody, ProblemAnswer),
     )
     _, found = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")

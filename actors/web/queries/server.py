@@ -23,6 +23,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.unresolved import resolved
 from actors.runtime.queries.histories import read_as_of
 from actors.runtime.queries.queries import Bounds, read
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.spec import ActorSpec
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.store import WindowStore
@@ -53,6 +54,8 @@ from actors.web.queries.digests import digests, digests_body
 from actors.web.queries.histories import as_of_in
 from actors.web.queries.openapi import description, merged
 from actors.web.queries.routing import Owners, Router, answer_bytes, wanted
+from actors.web.queries.rows import RowCoding, range_of
+from actors.web.queries.rows import answer as rows_answer
 from actors.web.queries.service import QueryService, service_of
 from actors.web.queries.windows import WindowCoding, span_of
 from actors.web.queries.windows import answer as windows_answer
@@ -64,6 +67,7 @@ KEY_PARAMETERS = COMMON | {"encoding", "raw", "partition"}
 VALUE_PARAMETERS = KEY_PARAMETERS | {"as_of"}
 RANGE_PARAMETERS = VALUE_PARAMETERS | {"prefix", "from", "to", "limit", "cursor"}
 WINDOW_PARAMETERS = KEY_PARAMETERS | {"from", "to"}
+ROW_PARAMETERS = WINDOW_PARAMETERS | {"prefix", "limit", "cursor", "reverse"}
 COUNT_PARAMETERS = COMMON | {"encoding", "partition", "prefix", "from", "to", "exact"}
 EXACT_COUNT_S = 120.0
 
@@ -125,11 +129,13 @@ class QueryRoutes:
     # --- routes ----------------------------------------------------------------------------------------------------
 
     async def one(self, request: web.Request) -> web.StreamResponse:
-        """Return the value of a key, of a table also as of a time, or the windows of a key of a window store."""
+        """Return the value of a key, of a table also as of a time, or the windows or rows of a key."""
         spec, coding = self._store(request.match_info["store"])
         windows = self._windows[coding.store.name]
         if windows is not None:
             return await self._windows_of(request, spec, windows)
+        if isinstance(coding.store.below, RowStore):
+            return await self._rows_of(request, spec, RowCoding(coding.store.below, coding))
         parameters = Parameters(request, VALUE_PARAMETERS)
         key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
         as_of = as_of_in(parameters, coding.store)
@@ -173,19 +179,37 @@ class QueryRoutes:
 
         return await self.at_the_owner(router, request, spec, partition, here, None)
 
-    def _without_windows(self, coding: StoreCoding, what: str) -> None:
-        """Refuse what needs keys of a store's rows; `Problem` for a window store."""
-        if self._windows[coding.store.name] is not None:
-            name = coding.store.name
-            text = f"store {name} has windows, and {what}: ask for one key's, {PREFIX}/{name}/KEY?from=&to="
-            raise bad_request("has-windows", text)
+    async def _rows_of(self, request: web.Request, spec: ActorSpec, coding: RowCoding) -> web.StreamResponse:
+        parameters = Parameters(request, ROW_PARAMETERS)
+        key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
+        named, rows = parameters.number("partition", 0, spec.partition_count - 1), range_of(parameters, coding)
+        partition = _partition(spec, coding.store.rows, key, named)
+        router, took = self._router(parameters.read), request[RESERVATION].take
+
+        async def here(_: list[int]) -> web.StreamResponse:
+            most = answer_bytes(request)
+            return reply(
+                await rows_answer(
+                    router.reader, spec, coding, key, partition, rows, is_raw=is_raw, max_bytes=most, took=took
+                )
+            )
+
+        return await self.at_the_owner(router, request, spec, partition, here, None)
+
+    def _without_parts(self, coding: StoreCoding, what: str) -> None:
+        """Refuse what needs keys of a store's rows; `Problem` for a window store, or one with rows below keys."""
+        name = coding.store.name
+        parts = "windows" if self._windows[name] is not None else "rows below each key" if coding.store.below else None
+        if parts is not None:
+            text = f"store {name} has {parts}, and {what}: ask for one key's, {PREFIX}/{name}/KEY?from=&to="
+            raise bad_request("has-windows" if parts == "windows" else "has-rows", text)
 
     @needs(Level.READ)
     async def many(self, request: web.Request) -> web.StreamResponse:
         """Return the values of many keys."""
         spec, coding = self._store(request.match_info["store"])
         Parameters(request, frozenset())
-        self._without_windows(coding, "several keys can't be asked for at once")
+        self._without_parts(coding, "several keys can't be asked for at once")
         body = many_body(await json_body(request))
         if body.partition is not None and not 0 <= body.partition < spec.partition_count:
             raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
@@ -298,7 +322,8 @@ class QueryRoutes:
         """Return the digests of a partition's rows, or the rows of some buckets, for `spark_replay watch`."""
         spec, coding = self._store(request.match_info["store"])
         Parameters(request, frozenset())
-        self._without_windows(coding, "its changelog has rows that the store may have dropped")
+        if self._windows[coding.store.name] is not None:
+            self._without_parts(coding, "its changelog has rows that the store may have dropped")
         raw = await json_body(request)
         body, router, took = digests_body(raw), self._router(), request[RESERVATION].take
         if body.partition >= spec.partition_count:
@@ -347,6 +372,7 @@ class QueryRoutes:
                 now_ms=held.now_ms,
                 stores={store: held.stores[store.name] for store in spec.stores},
                 windows=[store for store in spec.windows if isinstance(store, WindowStore)],
+                effects=spec.effects,
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
             positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
@@ -458,11 +484,13 @@ class QueryRoutes:
     def _bounds(self, coding: StoreCoding, parameters: Parameters) -> Bounds:
         """Return the range of a request."""
         if any(parameters.raw(name) is not None for name in ("prefix", "from", "to")):
-            self._without_windows(coding, "prefix, from and to are of plain stores' keys")
+            self._without_parts(coding, "prefix, from and to are of plain stores' keys")
         return _bounds(coding, parameters)
 
     def _kind_of_keys(self, store: str) -> str:
         _, coding = self._store(store)
+        if isinstance(coding.store.below, RowStore):
+            return RowCoding(coding.store.below, coding).kind
         return (self._windows[store] or coding).kind
 
     def _query(self, actor: str, name: str) -> tuple[ActorSpec, Query]:

@@ -44,16 +44,7 @@ class ArchiveSource(Source):
         """Read what the archive covers, and check that its files are there, as long as they were written."""
         manifest = self.manifest()
         require_present(Folder(self.spark, self.where), manifest.of(self.topic))
-        ledger = manifest.ledgers[self.topic]
-        return Topic(
-            name=self.topic,
-            starts=ledger.starts,
-            ends=ledger.ends,
-            high_watermarks=ledger.ends,
-            topic_id=ledger.topic_id,
-            spans=ledger.spans,
-            deletes=ledger.deletes,
-        )
+        return manifest.ledgers[self.topic].described
 
     def manifest(self) -> Manifest:
         """Read the archive's manifest.

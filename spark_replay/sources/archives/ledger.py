@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 
-from spark_replay.sources.brokers.topic import Retention, Span
+from spark_replay.sources.brokers.topic import Retention, Span, Topic
 
 _LONGEST = 1000
 _CLOCK_MARGIN_MS = 60_000
@@ -47,6 +47,19 @@ class Ledger:
         """The offset after the last one that the archive covers, by partition."""
         return tuple(spans[-1].end if spans else start for start, spans in zip(self.starts, self.spans, strict=True))
 
+    @property
+    def described(self) -> Topic:
+        """The topic as far as the archive covers it."""
+        return Topic(
+            name=self.topic,
+            starts=self.starts,
+            ends=self.ends,
+            high_watermarks=self.ends,
+            topic_id=self.topic_id,
+            spans=self.spans,
+            deletes=self.deletes,
+        )
+
     def check(self) -> None:
         """Check that spans have neither a hole nor an overlap; `ValueError` if they have."""
         for number, (start, spans) in enumerate(zip(self.starts, self.spans, strict=True)):
@@ -56,17 +69,34 @@ class Ledger:
                     raise ValueError(f"partition {number} has a gap or an overlap at offset {at}")
                 at = span.end
 
-    def batch(self, read: Read) -> Ledger:
-        """Return the content of the batch that follows."""
-        count = len(self.spans)
-        starts = (*self.ends, *read.starts[count:])
-        # how long ago the first records of a partition were written is unknown
-        exact = [read.is_exact(self.asked_ms if number < count else 0) for number in range(len(starts))]
-        spans = (
-            (Span(start, end, is_exact, read.whole),) if end > start else ()
-            for start, end, is_exact in zip(starts, read.ends, exact, strict=True)
-        )
-        return replace(self, asked_ms=read.asked_ms, starts=starts, spans=tuple(spans), deletes=read.retention.deletes)
+    def batch(
+        self,
+        *,
+        starts: Sequence[int],
+        ends: Sequence[int],
+        asked_ms: int,
+        read_ms: int,
+        whole: bool,
+        retention: Retention,
+    ) -> Ledger:
+        """Return the content of the batch that follows.
+
+        Args:
+            starts: Where partitions begin; counts for those only that are new.
+            ends: Up to where it read each partition.
+            asked_ms: A moment before which all that lies below the ends was written, and nothing above.
+            read_ms: A moment after it was read.
+            whole: Whether the log ended there when it was read.
+            retention: What compaction and retention may remove from the topic.
+        """
+        count, spans = len(self.spans), []
+        starts = (*self.ends, *starts[count:])
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            # how long ago the first records of a partition were written is unknown
+            oldest_ms = read_ms - (self.asked_ms if number < count else 0) + _CLOCK_MARGIN_MS
+            exact = not retention.compacted or oldest_ms <= retention.min_compaction_lag_ms
+            spans.append((Span(start, end, exact, whole),) if end > start else ())
+        return replace(self, asked_ms=asked_ms, starts=starts, spans=tuple(spans), deletes=retention.deletes)
 
     def joined(self, later: Ledger) -> Ledger:
         """Return the content of this and of what follows.
@@ -86,32 +116,6 @@ class Ledger:
         before = (*self.spans, *(() for _ in starts[len(self.spans) :]))
         spans = tuple(reduce(_grown, new, old) for old, new in zip(before, later.spans, strict=True))
         return replace(later, starts=starts, spans=spans)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """The records that a batch read of one topic.
-
-    Attributes:
-        starts: Where partitions begin; counts for those only that are new.
-        ends: Up to where it read each partition.
-        asked_ms: A moment before which all that lies below the ends was written, and nothing above; Unix milliseconds.
-        read_ms: A moment after it was read.
-        whole: Whether the log ended there when it was read.
-        retention: What compaction and retention may remove from the topic.
-    """
-
-    starts: Sequence[int]
-    ends: Sequence[int]
-    asked_ms: int
-    read_ms: int
-    whole: bool
-    retention: Retention
-
-    def is_exact(self, asked_before_ms: int) -> bool:
-        """Return whether the span is exact, the batch before having asked for the log's end at `asked_before_ms`."""
-        oldest_ms = self.read_ms - asked_before_ms + _CLOCK_MARGIN_MS
-        return not self.retention.compacted or oldest_ms <= self.retention.min_compaction_lag_ms
 
 
 def escaped_deletes(ledger: Ledger, ends: Sequence[int], retention: Retention, now_ms: int) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -82,6 +82,11 @@ class Topic:
     def exact(self) -> tuple[bool, ...]:
         """By partition whether compaction has taken nothing of what is read of it."""
         return tuple(all(span.exact for span in spans) for spans in self.spans or ((),) * self.partition_count)
+
+    @property
+    def complete(self) -> tuple[bool, ...]:
+        """By partition whether what is read of it has every record that was ever committed."""
+        return tuple(start == 0 and exact for start, exact in zip(self.starts, self.exact, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +165,6 @@ def asking(spark: SparkSession, brokers: str, kafka_options: Mapping[str, str], 
             admin.close()
     except Py4JJavaError as error:
         raise _translated(error, brokers, what, options) from error
-
-
-def retention_of(
-    spark: SparkSession, brokers: str, names: Sequence[str], kafka_options: Mapping[str, str]
-) -> dict[str, Retention]:
-    """Return what the topics' settings allow to be removed; the worst case where they may not be read."""
-    with asking(spark, brokers, kafka_options, f"the settings of {', '.join(names)}") as admin:
-        return {name: admin.retention(name) for name in names}
 
 
 class Admin:

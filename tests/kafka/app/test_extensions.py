@@ -13,7 +13,7 @@ import pytest
 from tests.documents import ROOT
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
 
-EDGES = tuple(f"actors.{name}" for name in ("admin", "cli", "coordination", "local_kafka", "replay", "web"))
+EDGES = tuple(f"actors.{name}" for name in ("admin", "cli", "coordination", "local_kafka", "replay", "sinks", "web"))
 JOB = f"""
 import asyncio, os, sys
 from actors import App, Context, WorkerExtension

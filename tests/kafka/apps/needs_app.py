@@ -3,14 +3,14 @@
 import os
 import ssl
 from collections.abc import Collection
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import faust
 
 from actors import App, Context, EffectCall
 
-FEATURES = ("store", "park", "timers", "effects", "dedupe", "ask", "publish", "view", "by")
+FEATURES = ("store", "park", "timers", "effects", "dedupe", "ask", "publish", "view", "by", "cron")
 
 
 def make(  # noqa: C901  a branch for each feature
@@ -68,6 +68,12 @@ def make(  # noqa: C901  a branch for each feature
         if asked is not None:
             value = await ctx.ask(answer, ctx.key, value)
         ctx.send(outputs, key=ctx.key, value=value)
+
+    if "cron" in features:
+
+        @app.cron("0 0 1 1 *")
+        async def report(ctx: Context, at: datetime) -> None:
+            """Do nothing."""
 
     if keyed is not None:
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_replay.comparison.causes import Known, name_causes
+from spark_replay.comparison.causes import name_causes
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.judging import FINE, held_point, judge, logged
 from spark_replay.comparison.report import _fact
@@ -239,12 +239,10 @@ def test_causes(spark: SparkSession, is_complete: bool):
     log = [write.row(number, offset) for number, case in enumerate(CASES) for offset, write in case.log.items()]
     others = [write.row(number, offset) for number, case in enumerate(CASES) for offset, write in case.others]
     rows, everything = frame(spark, log), frame(spark, log + others)
-    known = Known(
-        complete=(is_complete,) * len(CASES),
-        contested=frozenset(number for number, case in enumerate(CASES) if case.contested),
-    )
+    starts, ends = (0 if is_complete else 1,) * len(CASES), (1,) * len(CASES)
+    contested = [number for number, case in enumerate(CASES) if case.contested]
     suspects = judged(spark, rows).where(f"kind not in {FINE}")
-    found = name_causes(suspects, rows, everything, known).collect()
+    found = name_causes(suspects, rows, everything, Topic("t", starts, ends, ends), contested).collect()
     assert {bytes(row["key"]) for row in found} == {b"key"}
     named = {CASES[row["partition"]].name: row["cause"] for row in found}
     assert named == {case.name: case.complete if is_complete else case.compacted for case in CASES}

@@ -134,7 +134,6 @@ def test_invariants_beside_another_point(brokers: str, spark: SparkSession, clus
         ["--against", "a", "--store", "s"],
         ["--live", "http://127.0.0.1:1"],
         ["--against", "a", "--put-if-absent"],
-        ["--invariants", "--outputs", "a"],
         ["--against", "a", "--live", "http://127.0.0.1:1", "--store", "s", "--invariants"],
     ],
 )

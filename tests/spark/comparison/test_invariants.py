@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
-
 from spark_replay import Asked, Finding, find_violations, kafka
-from tests.kafka.helpers import make_topics, unique
-from tests.spark.damage import NEW, OLD, PAST_MS, by, extend, named_log, produce, two_owners
-from tests.spark.helpers import NOW_MS, PARTITIONS, Log, Transaction, home, put
+from tests.spark.damage import NEW, OLD, PAST_MS, by, extend, named_log, two_owners
+from tests.spark.helpers import PARTITIONS, Log, Transaction, home, put
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,25 +91,3 @@ def test_offsets_of_each_input_grow_and_an_example_names_the_input(spark: SparkS
         1,
         "is of offset 19 of input 1, behind one of offset 20 of input 1",
     )
-
-
-@pytest.mark.parametrize("reaches_back", [pytest.param(True, marks=pytest.mark.nightly), False])
-def test_outputs_without_an_input(spark: SparkSession, brokers: str, reaches_back: bool):
-    """Of a compacted input nobody knows what it had; outputs of before its first record aren't judged."""
-    log, inputs, outputs = named_log(brokers), unique("inputs"), unique("outputs")
-    config = {"retention.ms": "-1"} | ({} if reaches_back else {"cleanup.policy": "compact"})
-
-    async def write() -> None:
-        await make_topics(brokers, inputs, outputs, partitions=PARTITIONS, config=config)
-        await produce(brokers, inputs, [(b"a", NOW_MS), (b"a", NOW_MS + 200_000), (b"late", NOW_MS + 200_000)])
-        told = [(b"a", NOW_MS + 1), (b"a", NOW_MS + 2), (b"late", NOW_MS), (b"orphan", NOW_MS - 1)]
-        await produce(brokers, outputs, told)
-
-    asyncio.run(write())
-    extend(brokers, log, *two_owners())
-    sources = {name: (kafka(spark, brokers, topic),) for name, topic in (("inputs", inputs), ("outputs", outputs))}
-    finding = check(spark, brokers, log, Asked(**sources))["outputs"]
-    told = " ".join(finding.examples)
-    assert "key late has inputs that are younger only" in told
-    assert ("key orphan has no input" in told, finding.count) == ((True, 2) if reaches_back else (False, 1))
-    assert bool(finding.notes) is not reaches_back

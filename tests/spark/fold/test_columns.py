@@ -17,7 +17,7 @@ from actors.formats.schemas.declared import exported
 from actors.runtime.message.unresolved import resolved_now
 from actors.testing import FakeRegistry
 from spark_replay import InputError, kafka, rebuild_state, value_columns, write_rebuild
-from spark_replay.jars import avro_package
+from spark_replay.jars import package_of
 from tests.spark.helpers import NOW_MS, Transaction, Write, home, write_log
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_a_file_without_the_changelog_is_refused(spark: SparkSession, tmp_path: 
     rows = spark.createDataFrame([(b"",)], "value binary")
     with pytest.raises(InputError, match="faust -A APP schemas export"):
         value_columns(rows, tmp_path / "schemas.json", "log")
-    assert avro_package("4.0.0") == "org.apache.spark:spark-avro_2.13:4.0.0"
+    assert package_of("avro", "4.0.0") == "org.apache.spark:spark-avro_2.13:4.0.0"
 
 
 def test_a_rebuild_has_the_columns(spark: SparkSession, brokers: str, tmp_path: Path) -> None:

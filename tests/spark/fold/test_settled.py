@@ -181,17 +181,16 @@ def test_compaction_before_a_changelog_is_compared_with_what_was_recomputed(
 ):
     log = write_log(brokers, [all_keys("first", 3)], config=COMPACTED)
     described = kafka(spark, brokers, log.topic).describe()
-    plan = SimpleNamespace(
-        brokers=brokers, kafka_options={}, changelogs={"store": described}, bounds=((4,) * PARTITIONS,)
-    )
-    sides = recompute._logged(spark, plan, "store").collect()
-    assert {bytes(row["key"]).decode(): row["source_offset"] for row in sides} == dict.fromkeys(KEYS, 3)
-    assert {bytes(row["value"]) for row in sides} == {b"first"}
+    bounds = ((4,) * PARTITIONS,)
+    plan = SimpleNamespace(kafka=kafka(spark, brokers, ""), changelogs={"store": described}, bounds=bounds)
+    rows = recompute._logged(plan, "store").collect()
+    assert {bytes(row["key"]).decode(): row["log"]["source_offset"] for row in rows} == dict.fromkeys(KEYS, 3)
+    assert {bytes(row["log"]["value"]) for row in rows} == {b"first"}
     # later inputs' writes have taken the ones to be compared: only recomputed is what they aren't
     before_read(monkeypatch, 1, lambda: compact(brokers, log, "first", 9))
-    sides = recompute._logged(spark, plan, "store").collect()
-    assert {bytes(row["key"]).decode(): row["side"] for row in sides} == dict.fromkeys(KEYS, "later")
-    assert {row["value"] for row in sides} == {None}
+    rows = recompute._logged(plan, "store").collect()
+    assert {bytes(row["key"]).decode(): row["log"] for row in rows} == dict.fromkeys(KEYS)
+    assert all(row["later_offset"] is not None for row in rows)
 
 
 @pytest.mark.nightly

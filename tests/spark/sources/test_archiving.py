@@ -273,7 +273,7 @@ def test_continuous_until_a_signal(
     process.wait_for(lambda: covered(spark, to, log.topic) >= sum(log.ends), "archive of what was there")
     asyncio.run(append(brokers, log, random_transactions(34, count=10, keys=40)))
     process.wait_for(lambda: covered(spark, to, log.topic) >= sum(log.ends), "archive of what came")
-    with pytest.raises(TargetError, match=r"another run is archiving to .*/to"):
+    with pytest.raises(TargetError, match=r"another run is writing to .*/to"):
         keep(spark, brokers, to, log.topic)
     process.signal(number, group=group)
     result = process.result()

@@ -69,7 +69,7 @@ with staging.replacing(pathlib.Path({str(to)!r})) as work:
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT)
     assert done.returncode == -signal.SIGKILL
-    assert names(tmp_path) == [".to.work"] + (["to"] if moment == "before" else [])
+    assert names(tmp_path) == [".to.lock", ".to.work"] + (["to"] if moment == "before" else [])
     with pytest.raises(ValueError, match="stop"), replacing(to):
         raise ValueError("stop")
     assert (to / "file").read_text() == "old"

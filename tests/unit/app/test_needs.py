@@ -46,6 +46,7 @@ NAMES = {
     "answering": "answer",
     "keyed": "shop-keyed",
     "rekeying": "forward",
+    "cron": "report",
 }
 ALWAYS = ("an actor", "other declared topics, which handlers send to")
 ROWS = {
@@ -58,6 +59,7 @@ ROWS = {
     "park": ('`on_error="park"`', '`on_error="park"`, `dead_letters=True`'),
     "ask": ("an actor that answers",),
     "by": ("`by=`",),
+    "cron": ("`@app.cron`",),
 }
 
 
@@ -143,6 +145,8 @@ def test_all_topics_are_there_with_their_partitions() -> None:
         "shop-actors-owners": 1,
         "shop-dead-letters": 1,
         "shop-replies": 8,
+        "shop--report-cron": 1,
+        "shop--report-timers-changelog": 1,
     }
     assert {name for name, need in needs.items() if not need.is_made} == {
         "shop-in",
@@ -151,7 +155,7 @@ def test_all_topics_are_there_with_their_partitions() -> None:
         "shop-seen",
         "shop-keyed",
     }
-    assert len(needs) == 16
+    assert len(needs) == 18
 
 
 def test_settings_are_those_with_which_a_worker_makes_them() -> None:
@@ -169,7 +173,7 @@ def test_settings_are_those_with_which_a_worker_makes_them() -> None:
 def test_kafkas_tools_make_each_topic() -> None:
     _, needs = needed(FEATURES)
     lines = kafka_topics(list(needs.values()), bootstrap=BOOTSTRAP, free=4, replication=3).splitlines()
-    assert len(lines) == 16
+    assert len(lines) == 18
     head = f"kafka-topics.sh --bootstrap-server {BOOTSTRAP} --create --if-not-exists --topic"
     assert f"{head} shop-in --partitions 4 --replication-factor 3" in lines
     assert any(

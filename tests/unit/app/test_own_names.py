@@ -114,6 +114,46 @@ def test_two_actors_of_an_app_that_come_to_one_repartition_topic_are_refused() -
         app.actor(app.topic("c", key_type=str, value_type=dict), by="shop", name="a-b")(count)
 
 
+@pytest.mark.parametrize(("name", "other"), [("a.b", "a_b"), ("a_b.c", "a.b_c")])
+def test_stores_and_topics_that_brokers_take_for_one_are_refused(name: str, other: str) -> None:
+    app = App("shop", broker=URL)
+    app.store(name)
+    with pytest.raises(ConfigurationError, match=f"store {other}: the app has {name} too, and Kafka doesn't make"):
+        app.window_store(other, MINUTE)
+    app.topic(name)
+    app.topic(name)
+    with pytest.raises(ConfigurationError, match=f"topic {other}: the app has {name} too"):
+        app.topic(other)
+
+
+def test_topics_of_actors_and_tables_that_brokers_take_for_one_are_refused() -> None:
+    app = App("shop", broker=URL)
+
+    async def count(ctx: Context, sale: dict[str, Any]) -> None:
+        """Count nothing."""
+
+    sales = app.topic("sales", key_type=str, value_type=dict)
+    app.actor(sales, by="shop", name="a.b")(count)
+    with pytest.raises(ConfigurationError, match=r"topic shop--a_b-.*: the app has shop--a\.b-sales"):
+        app.actor(sales, by="town", name="a_b")(count)
+    app.actor(app.topic("in"), name="x.y", timers=True)(count)
+    with pytest.raises(ConfigurationError, match=r"store x_y-timers: the app has x\.y-timers too"):
+        app.actor(app.topic("other"), name="x_y", timers=True)(count)
+
+
+async def test_a_topic_that_brokers_take_for_a_changelog_is_refused_at_the_start(brokers: Any) -> None:
+    app = App("shop", broker=URL)
+    held = app.store("a.b")
+
+    @app.actor(app.topic("in"), stores=[held])
+    async def count(ctx: Context, sale: dict[str, Any]) -> None:
+        """Count nothing."""
+
+    app.topic("shop--a_b-changelog")
+    with pytest.raises(ConfigurationError, match="only in dots and underscores, and Kafka doesn't make both"):
+        await start_of(brokers, app).check()
+
+
 # --- what stores hold ------------------------------------------------------------------------------------------------
 
 

@@ -322,6 +322,32 @@ def test_what_is_written_for_others_need_only_be_json() -> None:
             codec.encode(value)
 
 
+class Sale(msgspec.Struct, tag=True):
+    cents: int
+    lines: list[str] = []
+
+
+@pytest.mark.parametrize("message", [Sale("5"), Sale(5, [6]), Sale(True), Sale(5, None)])  # type: ignore[arg-type,list-item]
+@pytest.mark.parametrize("type_", [Sale, Sale | Closed, dict[str, Sale], list[Sale]])
+def test_a_message_to_any_topic_that_this_program_could_not_read_is_refused(type_: Any, message: Sale) -> None:
+    codec = resolve(type_, for_others=True)
+    value = {"a": message} if type_ == dict[str, Sale] else [message] if type_ == list[Sale] else message
+    with pytest.raises(CodecError, match=r"can't encode .*Expected `"):
+        codec.encode(value)
+
+
+@pytest.mark.parametrize("kind", ["int | str", "str | None | int", "bytes | int", "Decimal | int"])
+def test_keys_of_two_types_that_may_be_one_text_are_refused_at_the_declaration(kind: str) -> None:
+    keys = eval(kind)
+    field = msgspec.defstruct("Counts", [("counts", dict[keys, int] | None)])
+    for type_ in (dict[keys, int], list[dict[str, dict[keys, int]]], field, field | None):
+        with pytest.raises(ConfigurationError, match='may be one text in JSON, as 1 and "1" are: use one type'):
+            resolve(type_)
+        with pytest.raises(ConfigurationError, match="use one type for keys"):
+            resolve(type_, for_others=True)
+    resolve(dict[int | float, int])
+
+
 class Undated(faust.Record):
     at: Optional[datetime] = None  # noqa: UP045  as above
 
@@ -527,6 +553,10 @@ def _joined(state: Any, value: Any) -> Any:
         (aggregates.collect(3), {1}, r"the state\[0\] is a set and would be read back as a list"),
         (aggregates.Aggregate(0, _joined, _joined, int), 1.5, "not a state of this aggregate"),
         (aggregates.Aggregate(None, _joined, _joined), Decimal(1), "the state is a Decimal"),
+        (aggregates.min(), math.nan, r"aggregates\.min\(\) of NaN"),
+        (aggregates.max(Decimal), Decimal("sNaN"), r"aggregates\.max\(\) of NaN"),
+        (aggregates.max(), [1, {"a": math.nan}], r"aggregates\.max\(\) of NaN"),
+        (aggregates.top_n(2, by=lambda value: (1, value)), math.nan, r"aggregates\.top_n\(\) of NaN"),
     ],
     ids=lambda value: getattr(value, "name", None) or "a value",
 )

@@ -14,14 +14,29 @@ import pytest
 from tests.documents import ROOT, Block
 from tests.unit.docs.test_blocks import BLOCKS, RUNS, checks_names
 
-MODULES = ("actors", "actors.client", "actors.coordination", "actors.formats", "actors.testing", "spark_replay")
+MODULES = (
+    "actors",
+    "actors.client",
+    "actors.coordination",
+    "actors.formats",
+    "actors.sinks",
+    "actors.testing",
+    "spark_replay",
+)
 PAGES = ROOT / "docs" / "reference" / "api"
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 SHOWN_BY_OTHERS = {
     "AnswerLater": "docs/reference/actors.md#answers-that-come-later",
     "EffectCall": "the example of Effect",
+    "GivenUp": "docs/reference/timers-and-effects.md#effects-outside-kafka",
+    "PendingEffect": "docs/reference/timers-and-effects.md#effects-outside-kafka",
+    "ListRows": "the example of ListStore",
+    "MapRows": "the example of MapStore",
     "ParkedHere": "a result of ActorTestDriver",
+    "Record": "what a batch has",
     "Sent": "a result of ActorTestDriver",
+    "SetRows": "the example of SetStore",
+    "Unknown": "docs/reference/timers-and-effects.md#calls-that-may-not-be-repeated",
 }
 """What has no example of its own, with the place that shows it."""
 

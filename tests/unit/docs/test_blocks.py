@@ -30,7 +30,17 @@ import yaml
 import actors.cli
 import dev.kafka.__main__
 import spark_replay.cli
-from actors import Actor, AnswerLater, App, AskRejectedError, Context, EffectCall, OnError, Rejected, query, receive
+from actors import (
+    Actor,
+    AnswerLater,
+    App,
+    AskRejectedError,
+    Context,
+    OnError,
+    Rejected,
+    query,
+    receive,
+)
 from actors.testing import ActorTestDriver
 from tests.certificates import Authority
 from tests.documents import INDENTED, ROOT, RUN_ELSEWHERE, Block, block, blocks_of
@@ -235,37 +245,6 @@ def a_late_answer(code: Block, _: Path) -> None:
         assert (first, [sent.value for sent in driver.outputs(got)]) == (["yours"], ["yours"])
 
 
-class Put(msgspec.Struct, tag="put"):
-    thing: str
-
-
-class Checkout(msgspec.Struct, tag="checkout"):
-    pass
-
-
-class Remind(msgspec.Struct, tag="remind"):
-    pass
-
-
-class Cart(msgspec.Struct):
-    things: list[str] = []
-
-
-@runs("docs/reference/timers-and-effects.md", "Timers")
-def a_timer(code: Block, _: Path) -> None:
-    app = an_app()
-    given = {"app": app, "Actor": Actor, "receive": receive, "timedelta": timedelta}
-    shopper = code.run({**given, "Cart": Cart, "Put": Put, "Checkout": Checkout, "Remind": Remind})["Shopper"]
-    with ActorTestDriver(app) as driver:
-        timers = app.stores["Shopper-timers"]
-        driver.tell(shopper, "ada", Put("hat"))
-        driver.tell(shopper, "bob", Put("hat"))
-        driver.tell(shopper, "bob", Checkout())
-        set_by_ada = driver.items(timers).keys()
-        driver.advance(3_601)
-        assert set_by_ada > driver.items(timers).keys() == {b"t"}
-
-
 @runs("docs/reference/failures.md", "Messages that can't be handled")
 def a_message_that_fails(code: Block, _: Path) -> None:
     app = an_app()
@@ -286,48 +265,6 @@ def errors_by_class(code: Block, _: Path) -> None:
         "park",
         "stop",
     ]
-
-
-class Delivered(msgspec.Struct, tag="delivered"):
-    status: int
-
-
-class Event(msgspec.Struct, tag="event"):
-    body: str
-
-
-class Deliveries(msgspec.Struct):
-    count: int = 0
-
-
-class Session:
-    """As much of a client of HTTP as the page uses."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, str, str]] = []
-        self.status = 200
-
-    def post(self, url: str, *, data: str, headers: dict[str, str]) -> Session:
-        self.calls.append((url, data, headers["Idempotency-Key"]))
-        return self
-
-    async def __aenter__(self) -> Session:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close nothing."""
-
-
-@runs("docs/reference/timers-and-effects.md", "Effects outside Kafka")
-def an_effect(code: Block, _: Path) -> None:
-    app, session = an_app(), Session()
-    given = {"app": app, "events": app.topic("events", key_type=str), "session": session, "timedelta": timedelta}
-    messages = {"Delivered": Delivered, "Event": Event, "Deliveries": Deliveries, "EffectCall": EffectCall}
-    post = code.run({**given, **messages, "Actor": Actor, "receive": receive})["post"]
-    with ActorTestDriver(app, effects={post: post}) as driver:
-        driver.tell("Endpoint", "http://a", Event("one"))
-        ((url, body, key),) = session.calls
-        assert (url, body, key.startswith("events-")) == ("http://a", "one", True)
 
 
 @runs("docs/reference/inputs.md", "Messages that come twice")

@@ -10,6 +10,7 @@ from tests.documents import ADDRESS, ROOT, commands_in
 RUN_BY = {
     "README.md": "tests/kafka/docs/test_readme.py",
     "docs/reference/queries.md": "tests/kafka/web/test_queries.py",
+    "docs/how-to/rows.md": "tests/unit/docs/test_rows_page.py",
     "docs/how-to/http-commands.md": "tests/kafka/web/test_http.py",
     "docs/how-to/security.md": "tests/kafka/access/test_broker_access.py",
     "docs/how-to/standbys.md": "tests/kafka/takeover/test_standby.py",

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from spark_replay.cli import main
 from spark_replay.cli.options import Failure, failing
 from spark_replay.errors import BrokerError, ReadError, ReplayError, ToolMissingError
-from spark_replay.jars import table_package
+from spark_replay.jars import package_of
 from spark_replay.session import _of_tables
 from spark_replay.sources.brokers import topic
 from spark_replay.sources.reading import reading
@@ -72,14 +72,14 @@ def test_a_full_disk_of_the_driver_is_one_line() -> None:
 
 @pytest.mark.parametrize(("spark", "artifact"), [("4.0.0", "4.0"), ("4.1.1", "4.1"), ("4.2.1", "4.2")])
 def test_formats_of_tables_are_those_of_the_release_of_spark(spark: str, artifact: str) -> None:
-    assert table_package("delta", spark) == f"io.delta:delta-spark_{artifact}_2.13:4.4.0"
+    assert package_of("delta", spark) == f"io.delta:delta-spark_{artifact}_2.13:4.4.0"
     if artifact != "4.2":
         package = f"org.apache.iceberg:iceberg-spark-runtime-{artifact}_2.13:1.11.0"
-        assert table_package("iceberg", spark) == package
+        assert package_of("iceberg", spark) == package
         return
     text = r"runtime-…_2.13:1.11.0 has no artifact for Spark 4.2.1: use pyspark of 4.0 or 4.1 for tables of Iceberg"
     with pytest.raises(ToolMissingError, match=text):
-        table_package("iceberg", spark)
+        package_of("iceberg", spark)
 
 
 def test_settings_of_tables() -> None:

@@ -19,7 +19,7 @@ from actors.replay.replay import Replayer
 from spark_replay.errors import InputError, PointError
 from spark_replay.fold.points import AsOf, find_offsets, point_at
 from spark_replay.recompute.plan import require_same_topics
-from spark_replay.sources.archives.ledger import Ledger, Read
+from spark_replay.sources.archives.ledger import Ledger
 from spark_replay.sources.archives.manifest import ArchiveFile, Manifest, decode_entry, encode_entry
 from spark_replay.sources.brokers.topic import CommittedOffset, Retention, Span, Topic
 from tests.examples import examples
@@ -64,7 +64,7 @@ class World:
         to = self.end if limit is None else min(self.end, at + limit)
         is_limited = to < self.end
         self.archived |= {offset: key for offset, (key, _) in self.log.items() if at <= offset < to}
-        read = Read(
+        batch = self.ledger.batch(
             starts=(0,),
             ends=(to,),
             asked_ms=self.ledger.asked_ms if is_limited else self.now_ms,
@@ -72,7 +72,7 @@ class World:
             whole=not is_limited,
             retention=Retention(compacted=True, min_compaction_lag_ms=self.lag_ms),
         )
-        self.ledger = self.ledger.joined(self.ledger.batch(read))
+        self.ledger = self.ledger.joined(batch)
 
     def topic(self) -> Topic:
         ledger = self.ledger
@@ -171,9 +171,8 @@ def test_without_spans_an_archive_would_be_believed_wrongly() -> None:
     world = play([("write", "a"), ("archive", None), ("write", "a"), ("write", "a"), ("compact", 0)], 0)
     world.archive(None)
     assert wrong(world, 2) == set()
-    world.ledger = EMPTY.batch(
-        Read(starts=(0,), ends=(3,), asked_ms=0, read_ms=0, whole=True, retention=Retention(False, 0)),
-    )
+    retention = Retention(compacted=False, min_compaction_lag_ms=0)
+    world.ledger = EMPTY.batch(starts=(0,), ends=(3,), asked_ms=0, read_ms=0, whole=True, retention=retention)
     assert wrong(world, 2) == {"a"}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_replay.comparison.causes import CAUSES, Known
+from spark_replay.comparison.causes import CAUSES
 from spark_replay.comparison.exports import find_folders, kind_of, open_side, store_of, worker_name
 from spark_replay.comparison.held import Held, Part
 from spark_replay.comparison.invariants import CHECKS
@@ -60,7 +60,7 @@ def test_an_older_owner_that_goes_on(copies: list[Part], pairs: list[tuple[int, 
 def test_a_log_that_has_everything():
     spans = ((Span(0, 5, exact=True),), (Span(0, 2, exact=True), Span(2, 5, exact=False)), (Span(3, 5, exact=True),))
     topic = Topic("t", (0, 0, 3), (5, 5, 5), (5, 5, 5), spans=spans)
-    assert Known.of(topic).complete == (True, False, False)
+    assert topic.complete == (True, False, False)
 
 
 def test_the_store_of_a_changelog():

@@ -49,7 +49,7 @@ def test_fields_of_a_later_release_are_ignored():
         (told(format=True), "Expected `int`, got `bool`"),
         (told(app=None), r"Expected `str`, got `null` - at `\$.app`"),
         (told(partition_count=4.0), "Expected `int`, got `float`"),
-        (told(placement="hash"), "matching regex '\\^\\(key.task\\)\\$' - at"),
+        (told(placement="hash"), "matching regex '\\^\\(key.row.task\\)\\$' - at"),
         (told(partitions={}), "Expected `array`, got `object`"),
         (told(partitions=[7]), "Expected `object`, got `int`"),
         (told(partitions=json.loads(told())["partitions"] * 2), "partition 3 twice"),

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from actors import Actor, App, Context, Reference, query, receive
+from actors import (
+    Actor,
+    App,
+    Context,
+    EffectCall,
+    GivenUp,
+    PendingEffect,
+    Reference,
+    Unknown,
+    query,
+    receive,
+    timer,
+)
 from actors.client import StateClient
 from actors.testing import ActorTestDriver
 
@@ -91,6 +105,88 @@ def plain(ctx: Context, count: int) -> list[int]:
     return [count]
 
 
+@dataclass
+class Reminder:
+    text: str
+
+
+@app.effect(attempts=4, on_give_up="failed")
+async def draft(call: EffectCall, text: str, words: int) -> str:
+    return call.idempotency_key
+
+
+@app.effect(repeat="never", on_unknown="unclear")
+def charge(call: EffectCall, cents: int, *, note: str = "") -> bool:
+    return True
+
+
+@app.effect()
+async def ship(call: EffectCall) -> None: ...
+
+
+@app.actor(app.topic("texts", key_type=str), effects=[draft, charge, ship])
+class Texts(Actor[list[str], str]):
+    @receive
+    async def begin(self, message: str) -> None:
+        name: str = self.ctx.schedule(self.close, message, 5, at=datetime.now(UTC), name="close")
+        self.ctx.schedule(self.stop, after=timedelta(days=1))
+        self.ctx.schedule(Reminder(name), every=timedelta(days=1))
+        self.ctx.schedule(Deposit(1), after=timedelta(days=1))
+        self.ctx.schedule("text", after=timedelta(days=1))
+        self.ctx.effect(draft, message, 5, then=self.drafted)
+        self.ctx.effect(draft, message, words=5)
+        self.ctx.effect(draft, message, 5, then=self.stop)
+        self.ctx.effect(charge, 5, then=self.charged)
+        self.ctx.effect(charge, 5, note="x")
+        id: str = self.ctx.effect(ship, then=self.stop)
+        self.state.append(id)
+
+    @timer
+    async def close(self, text: str, count: int) -> None:
+        await self.drafted(text * count)
+
+    @timer
+    def stop(self) -> None: ...
+
+    async def drafted(self, text: str) -> None: ...
+
+    async def charged(self, is_charged: bool) -> None: ...
+
+    async def failed(self, outcome: GivenUp) -> None:
+        self.state.append(f"{outcome.error} {outcome.attempts}")
+
+    async def unclear(self, outcome: Unknown) -> None:
+        self.state.append(outcome.id)
+
+    @query
+    def pending(self) -> list[PendingEffect]:
+        return self.ctx.effects()
+
+    def wrong(self) -> None:
+        self.ctx.schedule(self.close, "text", after=timedelta(1))  # refused: arg-type, reportArgumentType
+        self.ctx.schedule(self.close, 5, "text", after=timedelta(1))  # refused: arg-type, reportArgumentType
+        self.ctx.schedule(self.stop, 5, after=timedelta(1))  # refused: arg-type, reportArgumentType
+        self.ctx.schedule(self.stop, after=5)  # refused: call-overload, reportArgumentType
+        self.ctx.effect(draft, 5, 5, then=self.drafted)  # refused: arg-type, reportCallIssue
+        self.ctx.effect(draft, "text", 5, then=self.charged)  # refused: misc, reportCallIssue
+        self.ctx.effect(draft, "text")  # refused: call-overload, reportCallIssue
+        self.ctx.effect(charge, "text")  # refused: call-overload, reportArgumentType
+        self.ctx.effect(charge, 5, then=self.drafted)  # refused: arg-type, reportCallIssue
+        self.ctx.effect(ship, then=self.drafted)  # refused: misc, reportCallIssue
+
+
+@plain.timer
+async def close_plain(ctx: Context, count: int) -> None:
+    ctx.schedule(close_plain, count, after=timedelta(seconds=1))
+    ctx.effect(charge, count, then=charged_plain)
+
+
+@plain.timer
+def charged_plain(ctx: Context, is_charged: bool) -> None:
+    ctx.schedule(close_plain, "one", after=timedelta(1))  # refused: arg-type, reportArgumentType
+    ctx.effect(draft, "text", 5, then=charged_plain)  # refused: misc, reportCallIssue
+
+
 async def right(state: StateClient) -> None:
     ada = Account.at("ada", timeout=timedelta(seconds=5))
     cents: int = await ada.deposit(Deposit(5)) + await ada.withdraw(Withdraw(1))
@@ -134,3 +230,27 @@ async def wrong(driver: ActorTestDriver, state: StateClient) -> None:
     cents = driver.run(take.at("ada")(1))  # refused: assignment, reportAssignmentType
     driver.query(ada.can_pay, cents="one")  # refused: call-overload, reportArgumentType
     text = await state.ask(ada.can_pay, cents=5)  # refused: call-overload, reportAssignmentType
+
+
+@app.cron("0 9 * * *", tz="Europe/Berlin", missed="each")
+async def report(ctx: Context, at: datetime) -> None:
+    due: datetime | None = ctx.scheduled("close")
+    ctx.log.info("%s after %s", due, at.isoformat())
+
+
+@app.wrap
+async def session(ctx: Context) -> AsyncIterator[None]:
+    yield
+
+
+@app.wrap
+def tenant(ctx: Context) -> Iterator[None]:
+    yield
+
+
+async def without_yield(ctx: Context) -> None: ...
+
+
+app.cron("0 9 * * *", missed="all")  # refused: arg-type, reportArgumentType
+app.cron("0 9 * * *")(without_yield)  # refused: type-var, reportArgumentType
+app.wrap(without_yield)  # refused: type-var, reportArgumentType

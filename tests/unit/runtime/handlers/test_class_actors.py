@@ -1,7 +1,8 @@
 """Class actors on the test driver: dispatch by type, state per key, versions of states."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, NewType, TypedDict
+from types import new_class
+from typing import Any, Generic, Literal, NewType, TypedDict, TypeVar
 
 import faust
 import msgspec
@@ -16,6 +17,7 @@ from actors import (
     NewerProgramError,
     UndecodableRecordError,
     UsageError,
+    query,
     receive,
 )
 from actors.testing import ActorTestDriver
@@ -270,6 +272,72 @@ def test_what_an_actor_cannot_be():
 
 class Items(TypedDict):
     count: int
+
+
+def test_a_method_without_its_mark_takes_no_handlers_place():
+    class Base(Actor[Balance]):
+        @receive
+        async def deposit(self, message: Deposit) -> int:
+            return message.amount
+
+        @query
+        def amount(self) -> int:
+            return self.state.amount
+
+    with pytest.raises(ConfigurationError, match=r"Sub\.deposit has no @receive, and the method of the parent class"):
+        type("Sub", (Base,), {"deposit": lambda self, message: 0})
+    with pytest.raises(ConfigurationError, match=r"Sub\.amount has no @query"):
+        type("Sub", (type("Middle", (Base,), {}),), {"amount": lambda self: 0})
+
+    app = an_app()
+
+    @app.actor(app.topic("commands", key_type=str))
+    class Twice(Base):
+        @receive
+        async def deposit(self, message: Deposit) -> int:
+            return 2 * await super().deposit(message)
+
+    with ActorTestDriver(app) as driver:
+        assert driver.run(Twice.at("ada").deposit(Deposit(4))) == 8
+
+
+S, K = TypeVar("S"), TypeVar("K")
+
+
+class OfKeys(Actor[Balance, K]):
+    """A class that leaves the type of keys open."""
+
+
+class Swapped(Actor[S, K], Generic[K, S]):
+    """A class whose type parameters are in another order."""
+
+
+class OfLists(Actor[list[S]]):
+    """A class that leaves a part of a type open."""
+
+
+class Open(OfLists[K]):
+    """A class that hands a type parameter on."""
+
+
+@pytest.mark.parametrize(
+    ("base", "types"),
+    [
+        (OfKeys[int], (Balance, int)),
+        (OfKeys, (Balance, Any)),
+        (Swapped[str, Balance], (Balance, str)),
+        (OfLists[Balance], (list[Balance], Any)),
+        (Open[int], (list[int], Any)),
+        (Actor[None], (type(None), Any)),
+        (Swapped, (type(None), Any)),
+    ],
+    ids=str,
+)
+def test_type_parameters_of_a_parent_class_are_filled(base: Any, types: Any):
+    child = new_class("Child", (base,))
+    assert (child.state_type, child.key_type) == types
+    grandchild = type("Grandchild", (child,), {})
+    assert (grandchild.state_type, grandchild.key_type) == types
 
 
 @pytest.mark.parametrize("type_", [Any, list[int], dict[str, int], Literal["a"], NewType("Id", int), Items])

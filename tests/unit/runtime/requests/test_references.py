@@ -108,6 +108,35 @@ def test_a_message_of_another_method_is_refused(is_asked: bool):
         driver.run(add(Look()) if is_asked else add.tell(Look()))
 
 
+def test_a_handler_without_a_key_says_that_one_is_missing():
+    app, counter = a_bank()
+    with ActorTestDriver(app) as driver:
+        for call in (counter.add, counter.add.tell, counter.look, counter.hand.schedule):
+            with pytest.raises(UsageError, match=r"without a key: say which one, as Counter\.at\(KEY\)\."):
+                call(Add(1))
+        with pytest.raises(UsageError, match=r"name the actor, its query and the key, as query\(Account\.at"):
+            driver.query(counter.more, 4)
+        assert driver.query(counter, counter.more, "ada", least=-1) == Total(0)
+        # With an object it is the method, as always.
+        assert counter.look(SimpleNamespace(state=5), Look()) == 5
+
+
+def test_a_class_is_no_message():
+    app, counter = a_bank()
+    with ActorTestDriver(app) as driver:
+        with pytest.raises(UsageError, match=r"Counter\.at\('ada'\)\.add: Add is a class: send an object of it, Add\("):
+            driver.run(counter.at("ada").add(Add))
+        with pytest.raises(UsageError, match="Add is a class"):
+            counter.at("ada").add.tell(Add)
+
+
+async def test_a_client_of_the_state_refuses_a_query_without_a_key():
+    _, counter = a_bank()
+    async with StateClient("http://127.0.0.1:1") as state:
+        with pytest.raises(UsageError, match=r"or a reference, as Account\.at\(KEY\)"):
+            await state.ask(counter.more, 4)
+
+
 def test_only_handlers_and_queries_have_references():
     _, counter = a_bank()
     for name in ("state", "keep", "nothing"):

@@ -310,12 +310,19 @@ def test_an_aggregate_behind_the_actor_of_its_table_is_refused() -> None:
         shop.table.aggregate("more", by="country", aggregate=aggregates.count())
 
 
-def test_an_aggregate_of_a_table_that_nobody_has_is_refused() -> None:
+def test_a_table_that_no_actor_lists_is_read_for_its_aggregates() -> None:
     app = App("shop", broker="kafka://127.0.0.1:1")
-    table: Table[str, Order] = app.table(app.topic("orders", key_type=str, value_type=Order))
-    table.aggregate("countries", by="country", aggregate=aggregates.count())
-    with pytest.raises(ConfigurationError, match="no actor has table orders, so nothing reads topic orders"):
-        ActorTestDriver(app).__enter__()
+    orders = app.topic("orders", key_type=str, value_type=Order)
+    table: Table[str, Order] = app.table(orders)
+    countries = table.aggregate("countries", by="country", aggregate=aggregates.count())
+    with ActorTestDriver(app) as driver:
+        driver.send(orders, key="o1", value=Order("no", 1))
+        driver.send(orders, key="o2", value=Order("no", 1))
+        assert driver.items(countries) == {"no": 2}
+        driver.crash(keep_disk=False)
+        driver.send(orders, key="o1")
+        assert driver.items(countries) == {"no": 1}
+    assert set(app.actors) == {"orders", "countries"}
 
 
 def test_a_table_with_an_aggregate_takes_one_message_after_the_other() -> None:

@@ -80,25 +80,66 @@ def test_a_late_record_stops_a_join() -> None:
             driver.send(right, value=1, timestamp_ms=NOON_MS, **WHERE)
 
 
-def test_a_parked_message_that_is_late_when_it_is_retried_stays_parked() -> None:
+def retried(late: str) -> tuple[list[str], int, dict[str, int], list[Any]]:
+    """Return the errors and the number of parked messages that are retried late, what was late, and the dead letters.
+
+    Two messages of the key are parked, the one that failed and one that waits behind it.
+    """
     fails = True
     app = App("late-app")
     orders = app.topic("orders", key_type=str, value_type=int)
     tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
 
-    @app.actor(orders, stores=[tens], late="stop", on_error="park")
+    @app.actor(orders, stores=[tens], late=late, on_error="park")  # type: ignore[arg-type]
     async def count(ctx: Context, _: int) -> None:
         if fails:
             raise ValueError("not now")
         tens.add(ctx.key, 1)
 
     with ActorTestDriver(app, partitions=1) as driver:
-        driver.send(orders, key="a", value=1, timestamp_ms=NOON_MS)
+        for value in (1, 2):
+            driver.send(orders, key="a", value=value, timestamp_ms=NOON_MS)
         fails = False
         driver.send(orders, key="b", value=1, timestamp_ms=NOON_MS + 60 * SECOND)
         driver.retry_parked(count, "a")
-        (parked,) = driver.parked(count)
-        assert "behind stream time" in str(parked.error)
+        parked = driver.parked(count)
+        return [str(one.error) for one in parked[:1]], len(parked), driver.late(count), driver.dead_letters()
+
+
+def test_a_parked_message_that_is_late_when_it_is_retried_stays_parked() -> None:
+    (error,), count, _, letters = retried("stop")
+    assert "behind stream time" in error
+    assert (count, len(letters)) == (2, 1)
+
+
+@pytest.mark.parametrize("late", ["drop", "warn"])
+def test_parked_messages_that_are_dropped_when_they_are_retried_are_dead_letters(late: str) -> None:
+    errors, count, dropped, letters = retried(late)
+    assert (errors, count, dropped) == ([], 0, {"tens": 2})
+    assert [letter.value for letter in letters] == [1, 1, 2]
+    assert "too late for the windows of its actor" in str(letters[-1].headers)
+
+
+@pytest.mark.parametrize("late", ["drop", "warn"])
+def test_a_parked_record_of_a_join_that_is_dropped_when_it_is_retried_is_a_dead_letter(late: Any) -> None:
+    fails = True
+    app = App("late-app")
+    left, right = (app.topic(name, key_type=str, value_type=int) for name in ("left", "right"))
+
+    @app.join(left, right, within=timedelta(seconds=10), grace=timedelta(0), late=late, on_error="park")
+    async def pair(ctx: Context, one: int, other: int) -> None:
+        if fails:
+            raise ValueError("not now")
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for topic in (left, right):
+            driver.send(topic, key="a", value=1, timestamp_ms=NOON_MS)
+        fails = False
+        for topic in (left, right):
+            driver.send(topic, key="b", value=1, timestamp_ms=NOON_MS + 600 * SECOND)
+        driver.retry_parked(pair, "a")
+        assert driver.parked(pair) == []
+        assert "too late for the windows of its actor" in str(driver.dead_letters()[-1].headers)
 
 
 @pytest.mark.parametrize("late", ["drop", "warn"])

@@ -22,8 +22,7 @@ from actors._faust.setup import connection
 from actors.client import StateClient, StateError, StateRequestError, StateUnavailableError
 from actors.web.access import Level, needs, protect
 from actors.web.access.settings import check_access
-from spark_replay.cli.live import Live
-from spark_replay.comparison.live import Workers
+from spark_replay.cli.live import open_workers
 from spark_replay.errors import LiveError
 from tests.certificates import Authority
 from tests.unit.web.web_part import READ
@@ -225,10 +224,9 @@ async def test_a_validation_gets_into_workers_as_its_options_say(
     token_file = tmp_path / "token"
     token_file.write_text(f"{READ}\n")
     files = {"live_token_file": token_file, "live_ca": authority.file, "live_certificate": certificate, "live_key": key}
-    live = Live.of({name: file if name in given else None for name, file in files.items()})
+    options = {name: file if name in given else None for name, file in files.items()}
     async with asked_live(authority) as url:
-        workers = Workers([url], token=live.token(), ssl=live.context(), timeout_s=10.0)
-        try:
+        with open_workers(url, options) as workers:
             if said is None:
                 answer = await asyncio.to_thread(workers.digests, "s", 0, as_of_ms=0)
                 assert answer.digests == [7]
@@ -236,8 +234,6 @@ async def test_a_validation_gets_into_workers_as_its_options_say(
                 with pytest.raises(LiveError, match=said) as failure:
                     await asyncio.to_thread(workers.digests, "s", 0, as_of_ms=0)
                 assert READ not in str(failure.value)
-        finally:
-            workers.close()
 
 
 def test_live_options_that_cant_be_meant(tmp_path: Path) -> None:
@@ -245,8 +241,8 @@ def test_live_options_that_cant_be_meant(tmp_path: Path) -> None:
     empty.write_text("\n")
     nothing = dict.fromkeys(("live_token_file", "live_ca", "live_certificate", "live_key"))
     with pytest.raises(click.UsageError, match="--live-certificate"):
-        Live.of({**nothing, "live_key": empty})
+        open_workers("http://127.0.0.1:1", {**nothing, "live_key": empty})
     with pytest.raises(LiveError, match="no token"):
-        Live.of({**nothing, "live_token_file": empty}).token()
+        open_workers("http://127.0.0.1:1", {**nothing, "live_token_file": empty})
     with pytest.raises(LiveError, match="can't be used"):
-        Live.of({**nothing, "live_ca": empty}).context()
+        open_workers("http://127.0.0.1:1", {**nothing, "live_ca": empty})

@@ -16,6 +16,7 @@ from actors.errors import NotReadyError
 from actors.runtime.queries.queries import MAX_COUNTS, Bounds
 from actors.web.access.guard import GUARD
 from actors.web.access.limits import MAX_CLIENT_BYTES, REQUEST_BYTES
+from actors.web.access.tls import Hops
 from stores._core.record import encode_metadata
 from tests.unit.web.query_server import KEY, KEYS, PARTITIONS, POSITION, Connection, Served, get, is_here, served, until
 
@@ -283,6 +284,16 @@ async def test_another_workers_partition_is_asked_for_over_there(there: Served) 
         assert answer[0] == status
         assert word in answer[2]
         assert (await connection.answer())[0] == 200
+    await connection.close()
+
+
+async def test_a_worker_of_another_app_that_was_at_this_address_gets_no_answer(there: Served) -> None:
+    connection = await there.connect()
+    for app, status in (("quick", 200), ("slow", 421)):
+        hops = Hops(app=app).headers("GET", "http://localhost:80", KEY)
+        connection.send(get(KEY, *(f"{name}: {value}" for name, value in hops.items())))
+        assert (await connection.answer())[0] == status
+    assert Hops.of(there.app).app == "quick"
     await connection.close()
 
 

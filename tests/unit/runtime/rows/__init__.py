@@ -1,0 +1,1 @@
+"""Map, list and set stores."""
