@@ -452,6 +452,7 @@ EXCEPTED: dict[str, str] = {
     "JsonShape.writer": "reads what it wrote; `Framed.encode_bare` sees to what that raises",
     "_checker": "`Framed.resolve` sees to what that raises",
     "Registry.request": "`RegistryClient._attempt` sees to whatever it raises",
+    "_kind": "makes a decoder for `_encoded`",
     "KeyCoding": "codecs raise CodecError",
     "_converted": "the caller parks the call for whatever it raises",
     "Effects._encoded": "reads what it wrote, and refuses the call for whatever that raises",
