@@ -476,3 +476,8 @@ def test_equal_sets_have_equal_bytes_whatever_the_order_in_which_they_were_fille
     codec = resolve(set[str])
     assert codec.encode(set(words)) == codec.encode({*reversed(words)})
     assert resolve(dict[int, set[int]]).encode({1: {2}}) == b'{"1":[2]}'
+    tagged = msgspec.defstruct("Tagged", [("tags", set[str]), ("counts", dict[str, int])])
+    codec = resolve(tagged)
+    assert codec.encode(tagged(set(words), {"b": 1, "a": 2})) == codec.encode(
+        tagged({*reversed(words)}, {"a": 2, "b": 1})
+    )
