@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Concatenate, NoReturn, Protocol, overload
@@ -31,7 +31,7 @@ from actors.runtime.windows.store import WindowStore
 from stores._core.overlay import MessageScope, Overlay
 from stores.ports import PartitionReader
 
-_MARK = "_actors_query"
+QUERY_MARK = "_actors_query"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _REFUSED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
 
@@ -64,7 +64,7 @@ def query(method: Any = None, /, *, name: str | None = None) -> Any:
     """
 
     def mark(function: Any) -> Any:
-        setattr(function, _MARK, name or function.__name__)
+        setattr(function, QUERY_MARK, name or function.__name__)
         return function
 
     return mark if method is None else mark(method)
@@ -121,11 +121,11 @@ class Query:
         return {name: getattr(bound, name) for name in self.arguments.__struct_fields__}
 
 
-def queries_of(cls: type[Any]) -> dict[str, Query]:
-    """Return the queries that a class itself declares, by name."""
+def queries_of(cls: type[Any], methods: Iterable[Any]) -> dict[str, Query]:
+    """Return the queries among the methods of a class, by name."""
     found: dict[str, Query] = {}
-    for method in vars(cls).values():
-        name = getattr(method, _MARK, None)
+    for method in methods:
+        name = getattr(method, QUERY_MARK, None)
         if name is None:
             continue
         what = f"{cls.__name__}.{method.__name__}"
