@@ -243,7 +243,7 @@ class Postgres(Target):
         return written, deleted
 
     def _key_in(self, row: Any) -> Key:
-        if not isinstance(row, Mapping):
+        if type(row) is not dict and not isinstance(row, Mapping):
             raise Rejected(f"the row has to be a mapping of columns to values, not {type(row).__name__}")
         try:
             return tuple([row[column] for column in self._key])
