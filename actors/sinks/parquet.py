@@ -66,8 +66,10 @@ class Parquet(Target):
         if not newest:
             return None, None
         metadata = await self._metadata(newest, size)
-        recorded = metadata.get(TOPIC_ID, b"").decode()
-        if topic_id and recorded and recorded != topic_id:
+        if NEXT not in metadata:
+            raise ConfigurationError(f"{newest} wasn't written by a sink: write to another place, or move it away")
+        recorded = metadata.get(TOPIC_ID, b"")
+        if topic_id and recorded and recorded != topic_id.encode():
             raise ConfigurationError(
                 f"{newest}: topic {source.topic} was deleted and created again since: write to another place, or move "
                 f"{source.topic}/ away"
