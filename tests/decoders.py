@@ -498,6 +498,7 @@ TRIED_ELSEWHERE: dict[str, str] = {
     "Debezium._completed": "reads what `ChangeRoute` wrote",
     "Context.header": "test_propagation",
     "QueryReference.answer": "test_references: the program's own question, whose answer is JSON already",
+    "GetJson.__call__": "tests/unit/sinks/test_http",
     "value_columns": "test_columns: a file of the user's",
     "_bytes_json": "any bytes are text or base64",
     "printable": "any bytes are text or base64",

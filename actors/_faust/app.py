@@ -282,7 +282,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
         Args:
             topic: a topic of `app.topic(...)`.
             to: a target of `actors.sinks`.
-            name: names the consumer group, `{app id}-sink-{name}`; the function's by default.
+            name: names the consumer group, `{app id}--sink-{name}`; the function's by default.
             batch: how many records a batch has at most.
             within: how long the first record of a batch waits for others.
             on_error: what becomes of a record that the target refuses, "stop" or "skip"; with a dead letter as
