@@ -56,13 +56,13 @@ from actors.errors import (
     ViewTimeoutError,
 )
 from actors.runtime.handlers.actor import Actor, receive
-from actors.runtime.handlers.effect import Effect, EffectCall, GivenUp, PendingEffect, Unknown
+from actors.runtime.handlers.effect import Effect, GivenUp, Unknown
 from actors.runtime.handlers.methods import timer
 from actors.runtime.handlers.query_methods import query
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
-from actors.runtime.message.tools import AnswerLater
+from actors.runtime.message.tools import AnswerLater, EffectCall, PendingEffect
 from actors.runtime.requests.references import Reference
 from actors.runtime.rows.contents import ListRows, MapRows, SetRows
 from actors.runtime.rows.stores import ListStore, MapStore, SetStore

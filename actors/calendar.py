@@ -26,7 +26,7 @@ from actors.declare.definition import check_name
 from actors.declare.names import cron_topic
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable, name_of
-from actors.runtime.handlers.methods import register_in
+from actors.runtime.handlers.methods import add_timer
 from actors.runtime.message.context import Context
 
 ON_TIME = timedelta(minutes=1)
@@ -178,7 +178,7 @@ def declare(app: Any, name: str | None, times: Sequence[Any], options: Mapping[s
     run = as_coroutine(function)
     handler = cron_handler(cron, called, topic, lambda ctx, at: wrapped(run, app.wraps)(ctx, at))
     app.actor(topic, name=called, timers=True, **options)(handler)
-    register_in(function)
+    add_timer(function)
     # It is what other calls name the actor by, and what has the functions of its effects.
     methods = replace(app.actors[called].methods, declared=function)
     app.actors[called] = replace(app.actors[called], declared=function, methods=methods)

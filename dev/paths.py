@@ -78,7 +78,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         (
             "actors/web/queries/server.py",
             "QueryRoutes.measured QueryRoutes.one QueryRoutes._store _partition QueryRoutes._router "
-            "QueryRoutes._at_the_owner reply",
+            "QueryRoutes.at_the_owner reply",
         ),
         ("actors/web/queries/coding.py", "KeyCoding.key_of_url KeyCoding._decoded StoreCoding.plain_value"),
         (

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import msgspec
 
-from actors import Actor, App, receive
+from actors import Actor, App, receive, timer
 
 app = App("carts", broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1:9092"))
 PATIENCE = timedelta(seconds=float(os.environ.get("CART_PATIENCE_S", "3600")))
@@ -26,12 +26,6 @@ class Checkout(msgspec.Struct, tag="checkout"):
     """The shopper pays."""
 
 
-class Remind(msgspec.Struct, tag="remind"):
-    """The cart's message to itself; `last` says whether it is the last one."""
-
-    last: bool = False
-
-
 class Cart(msgspec.Struct):
     """What is in the cart."""
 
@@ -43,7 +37,7 @@ orders = app.topic("cart-orders", key_type=str, value_type=Cart)
 reminders = app.topic("cart-reminders", key_type=str, value_type=str)
 
 
-@app.actor(carts, timers=True)
+@app.actor(carts)
 class Shopper(Actor[Cart]):
     """One shopper's cart."""
 
@@ -51,7 +45,7 @@ class Shopper(Actor[Cart]):
     async def put(self, message: Put) -> None:
         """Add a thing, and begin to wait anew."""
         self.state.things.append(message.thing)
-        self.ctx.schedule(Remind(), after=PATIENCE, name="remind")
+        self.ctx.schedule(self.remind, False, after=PATIENCE, name="remind")
 
     @receive
     async def checkout(self, _: Checkout) -> None:
@@ -60,9 +54,9 @@ class Shopper(Actor[Cart]):
         self.ctx.send(orders, key=self.key, value=self.state)
         self.forget()
 
-    @receive
-    async def remind(self, message: Remind) -> None:
+    @timer
+    async def remind(self, is_last: bool) -> None:
         """Remind the shopper of the cart."""
         self.ctx.send(reminders, key=self.key, value=f"{', '.join(self.state.things)} still in your cart")
-        if not message.last:
-            self.ctx.schedule(Remind(last=True), after=LAST, name="remind")
+        if not is_last:
+            self.ctx.schedule(self.remind, True, after=LAST, name="remind")

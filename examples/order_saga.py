@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from actors import Actor, App, EffectCall, receive
+from actors import Actor, App, EffectCall, GivenUp, receive, timer
 
 app = App("orders", broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1:9092"))
 DEADLINE = timedelta(minutes=10)
@@ -29,16 +29,6 @@ class Reserved(msgspec.Struct, tag="reserved"):
     """The stock's answer."""
 
     is_there: bool
-
-
-class Paid(msgspec.Struct, tag="paid"):
-    """The payment's outcome."""
-
-    is_paid: bool
-
-
-class TimedOut(msgspec.Struct, tag="timed-out"):
-    """The order's message to itself when its time is over."""
 
 
 class Order(msgspec.Struct):
@@ -81,10 +71,10 @@ stock = app.topic("order-stock", key_type=str)
 results = app.topic("order-results", key_type=str, value_type=str)
 
 
-@app.effect(attempts=5)
-async def charge(call: EffectCall, card: str, count: int) -> Paid:
+@app.effect(attempts=5, on_give_up="unpaid")
+async def charge(call: EffectCall, card: str, count: int) -> bool:
     """Have the card charged; a real one would hand `call.idempotency_key` to the payment service."""
-    return Paid(is_paid=not card.startswith("empty"))
+    return not card.startswith("empty")
 
 
 @app.actor(stock)
@@ -111,7 +101,7 @@ class Stock(Actor[Shelf]):
         self.state.free += self.state.kept.pop(message.order, 0)
 
 
-@app.actor(orders, timers=True, effects=[charge])
+@app.actor(orders, effects=[charge])
 class Process(Actor[Order]):
     """One order."""
 
@@ -120,7 +110,7 @@ class Process(Actor[Order]):
         """Begin: have the things kept."""
         self.state = Order(message.article, message.count, message.card, "reserving")
         self.ctx.tell(Stock, message.article, Reserve(self.key, message.count))
-        self.ctx.schedule(TimedOut(), after=DEADLINE, name="deadline")
+        self.ctx.schedule(self.timed_out, after=DEADLINE, name="deadline")
 
     @receive
     async def reserved(self, message: Reserved) -> None:
@@ -129,25 +119,31 @@ class Process(Actor[Order]):
             self._end("failed", "out of stock")
         elif self.state.step == "reserving":
             self.state.step = "paying"
-            self.ctx.effect(charge, self.state.card, self.state.count)
+            self.ctx.effect(charge, self.state.card, self.state.count, then=self.paid)
         else:
             # It timed out in between.
             self.ctx.tell(Stock, self.state.article, Release(self.key))
 
-    @receive
-    async def paid(self, message: Paid) -> None:
+    async def paid(self, is_paid: bool) -> None:
         """Confirm, or give the things back."""
-        if message.is_paid:
+        if is_paid:
             self._end("confirmed", "confirmed")
         else:
-            self.ctx.tell(Stock, self.state.article, Release(self.key))
-            self._end("failed", "payment refused")
+            self._give_back("payment refused")
 
-    @receive
-    async def timed_out(self, _: TimedOut) -> None:
+    async def unpaid(self, _: GivenUp) -> None:
+        """Give the things back if the payment service can't be reached."""
+        self._give_back("payment failed")
+
+    @timer
+    async def timed_out(self) -> None:
         """Give up an order whose things weren't there in time; one that is being paid has to wait for the outcome."""
         if self.state.step == "reserving":
             self._end("failed", "timed out")
+
+    def _give_back(self, result: str) -> None:
+        self.ctx.tell(Stock, self.state.article, Release(self.key))
+        self._end("failed", result)
 
     def _end(self, step: Literal["confirmed", "failed"], result: str) -> None:
         if self.state.step in ("confirmed", "failed"):

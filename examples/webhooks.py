@@ -23,12 +23,6 @@ class Event(msgspec.Struct, tag="event"):
     body: str
 
 
-class Delivered(msgspec.Struct, tag="delivered"):
-    """What the endpoint answered."""
-
-    status: int
-
-
 class Deliveries(msgspec.Struct):
     """What is known of an endpoint."""
 
@@ -37,14 +31,14 @@ class Deliveries(msgspec.Struct):
 
 
 @app.effect(attempts=8, first_wait=timedelta(seconds=float(os.environ.get("FIRST_WAIT_S", "1"))))
-async def post(call: EffectCall, url: str, body: str) -> Delivered:
+async def post(call: EffectCall, url: str, body: str) -> int:
     """Deliver one event; an answer that isn't a good one raises, and the delivery is tried again."""
     headers = {"Idempotency-Key": call.idempotency_key, "Fencing-Token": str(call.fencing_token)}
     async with (
         aiohttp.ClientSession(raise_for_status=True) as session,
         session.post(url, data=body, headers=headers) as answer,
     ):
-        return Delivered(answer.status)
+        return answer.status
 
 
 @app.actor(app.topic("webhook-events", key_type=str), effects=[post])
@@ -55,9 +49,8 @@ class Endpoint(Actor[Deliveries]):
     async def event(self, message: Event) -> None:
         """Have an event delivered."""
         self.state.sent += 1
-        self.ctx.effect(post, self.key, message.body)
+        self.ctx.effect(post, self.key, message.body, then=self.delivered)
 
-    @receive
-    async def delivered(self, _: Delivered) -> None:
+    async def delivered(self) -> None:
         """Note a delivery."""
         self.state.delivered += 1

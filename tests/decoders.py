@@ -46,6 +46,7 @@ from actors.local_kafka import settings as local_settings
 from actors.local_kafka.errors import LocalKafkaError
 from actors.ports import ActorReply, OwnerRecord
 from actors.runtime import commands
+from actors.runtime.handlers.call_arguments import decode_arguments
 from actors.runtime.observe import tracing
 from actors.runtime.outbox import calls as effect_calls
 from actors.runtime.quarantine import entries as parked_entries
@@ -278,6 +279,7 @@ DECODERS: dict[str, Decoder] = {
     "entry_of effect": Decoder(lambda raw: lines.entry_of("effect", 1, raw, b""), (_EFFECT,)),
     "_written_by": Decoder(lambda raw: lines._written_by(raw, None), (b"",)),
     "_place": Decoder(_text(lines._place, "replace"), (b"",), (lines.ParkedError,)),
+    "decode_arguments": Decoder(decode_arguments, (b'[[1,"a"],{"b":null}]',), MALFORMED),
     "decoded": Decoder(effect_calls.decoded, (_EFFECT,)),
     "_decoded timer": Decoder(
         timers._decoded, (b'{"due_ms":1,"every_ms":2,"clock":"wall","value":"","headers":[]}',), (NewerVersionError,)
@@ -450,6 +452,7 @@ EXCEPTED: dict[str, str] = {
     "JsonShape.writer": "reads what it wrote; `Framed.encode_bare` sees to what that raises",
     "_checker": "`Framed.resolve` sees to what that raises",
     "Registry.request": "`RegistryClient._attempt` sees to whatever it raises",
+    "_kind": "makes a decoder for `_encoded`",
     "KeyCoding": "codecs raise CodecError",
     "_converted": "the caller parks the call for whatever it raises",
     "Effects._encoded": "reads what it wrote, and refuses the call for whatever that raises",
@@ -495,6 +498,7 @@ TRIED_ELSEWHERE: dict[str, str] = {
     "Debezium._completed": "reads what `ChangeRoute` wrote",
     "Context.header": "test_propagation",
     "QueryReference.answer": "test_references: the program's own question, whose answer is JSON already",
+    "GetJson.__call__": "tests/unit/sinks/test_http",
     "value_columns": "test_columns: a file of the user's",
     "_bytes_json": "any bytes are text or base64",
     "printable": "any bytes are text or base64",

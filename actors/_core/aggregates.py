@@ -323,7 +323,9 @@ _ORDERED = frozenset((int, str, bytes, bool, type(None)))
 
 
 def _check_order(what: str, value: Any) -> None:
-    if type(value) not in _ORDERED and has_nan(value):
+    kind = type(value)
+    # Hot: most values are plain.
+    if value != value if kind is float else kind not in _ORDERED and has_nan(value):
         raise ValueError(f"aggregates.{what}() of NaN, which is neither smaller nor larger than a number: leave it out")
 
 

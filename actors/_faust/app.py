@@ -52,7 +52,7 @@ from actors.runtime.handlers.actor import handler_of
 from actors.runtime.handlers.callables import name_of
 from actors.runtime.handlers.dedupe import Identify, by_header, deduplicated
 from actors.runtime.handlers.effect import Effect, Repeat
-from actors.runtime.handlers.methods import Methods, caller, has_timers
+from actors.runtime.handlers.methods import Methods, add_timer, caller, has_timers
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context, is_handling
 from actors.runtime.message.publishing import PublishedStore
 from actors.runtime.message.store import Placement, Store
@@ -282,7 +282,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
         Args:
             topic: a topic of `app.topic(...)`.
             to: a target of `actors.sinks`.
-            name: names the consumer group, `{app id}-sink-{name}`; the function's by default.
+            name: names the consumer group, `{app id}--sink-{name}`; the function's by default.
             batch: how many records a batch has at most.
             within: how long the first record of a batch waits for others.
             on_error: what becomes of a record that the target refuses, "stop" or "skip"; with a dead letter as
@@ -512,6 +512,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
     def _decorated(self, name: str | None, topics: list[Any], options: Declaration, declared: Any) -> Any:
         self._add_actor(name or name_of(declared), topics, declared, options)
         claim(declared, self)
+        add_timer(declared)
         return declared
 
     def _extras(self, name: str, declared: Any, options: Declaration, *, is_answering: bool) -> dict[str, Any]:
@@ -530,6 +531,11 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
             if is_wanted
         }
 
+    def _check_own(self, actor: str, stores: Sequence[Store[Any, Any]]) -> None:
+        for store in stores:
+            if self.stores.get(store.name) is not store:
+                raise ConfigurationError(f"actor {actor}: {store!r} isn't a store of app {self.app_id}")
+
     def _add_actor(self, name: str, topics: list[Any], declared: Any, options: Declaration) -> None:
         check_name("actor", name)
         if name in self.actors:
@@ -537,9 +543,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
         check_options(name, declared, options)
         (topic, *others), feeds = inputs_of(self, name, topics, options, key_type=getattr(declared, "key_type", Any))
         check_value_type(name, topic, declared)
-        for store in options.stores:
-            if self.stores.get(store.name) is not store:
-                raise ConfigurationError(f"actor {name}: {store!r} isn't a store of app {self.app_id}")
+        self._check_own(name, options.stores)
         own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         answer_types = ReplyTypes.of(name, declared, resolve, is_asked=options.answer_ttl is not None)
@@ -547,8 +551,8 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
         ids = extras.get("ids")
         late = forwarder(self, (topic, *others), options.late)
         if options.on_error.dead_letters:
-            letters = dead_letter_topic(self.app_id)
-            refuse_own_input((topic, *others), letters, "OnError(dead_letters=True)", "skipped messages")
+            letters, option = dead_letter_topic(self.app_id), "OnError(dead_letters=True)"
+            refuse_own_input((topic, *others), letters, option, "skipped messages")
 
         def bare(function: Any) -> Any:
             if isinstance(function, type):
@@ -561,6 +565,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
                 handler = deduplicated(handler, ids, options.dedupe_by)
             return windowed(handler, late, options.windows)
 
+        kept: dict[str, Any] = {what: extras.get(what) for what in ("timers", "effects", "parked", "answers")}
         own_calls = bare(declared) if isinstance(declared, type) else as_coroutine(caller(threaded))
         definition = ActorDefinition(
             name=name,
@@ -572,10 +577,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
             concurrency=options.concurrency,
             on_error=options.on_error,
             effect_functions={effect.name: effect for effect in options.effects},
-            timers=extras.get("timers"),
-            effects=extras.get("effects"),
-            parked=extras.get("parked"),
-            answers=extras.get("answers"),
+            **kept,
             answer_types=answer_types,
             queries=dict(getattr(declared, "queries", {})),
             misplaced=options.misplaced,

@@ -84,7 +84,7 @@ class KafkaRequests:
         """
         async with asyncio.timeout(timeout_s):
             await self._open()
-            return await self._send(question, NOBODY.decode())
+            return await self._send(question, NOBODY)
 
     async def partitions_of(self, topic: str) -> int:
         """Return how many partitions an actor's input has; asks the brokers once for each topic.

@@ -130,7 +130,8 @@ def _converted_value(value: Any, column: Column, hint: Any) -> Any:
 def _decimal(raw: bytes, scale: int | None) -> Decimal:
     if scale is None:
         raise ValueError("its scale is unknown")
-    return Decimal(int.from_bytes(raw, signed=True)).scaleb(-scale) if raw else Decimal(0)
+    # Of text, since arithmetic rounds to 28 digits, and a column may have more.
+    return Decimal(f"{int.from_bytes(raw, signed=True)}E{-scale}") if raw else Decimal(0)
 
 
 _PER_SECOND = {

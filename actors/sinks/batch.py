@@ -67,6 +67,11 @@ class Target:
     target refuses one of the rows, which another attempt wouldn't change.
     """
 
+    @property
+    def keeps_offsets(self) -> bool:
+        """True if it has a `claim` of its own."""
+        return type(self).claim is not Target.claim
+
     def prepare(self, sink: str) -> None:
         """Note the name of the sink, before the first `claim`."""
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 from typing_extensions import override
 
+from actors._core.outside import MALFORMED
 from actors.errors import ActorsError, Rejected
 from actors.http_client import HttpClient, HttpReply
 from actors.sinks.batch import Batch, Target
@@ -103,7 +104,10 @@ class GetJson:
             return None
         if reply.status != 200:
             raise ServiceError(f"{url} answered {reply.status}: {_shown(reply)}")
-        return msgspec.json.decode(reply.body)
+        try:
+            return msgspec.json.decode(reply.body)
+        except MALFORMED as error:
+            raise ServiceError(f"{url}: the answer isn't JSON: {error}") from error
 
     async def close(self) -> None:
         """Disconnect. May be called twice."""

@@ -59,24 +59,24 @@ class Parquet(Target):
     @override
     async def claim(self, source: TopicPartition, topic_id: str) -> tuple[int | None, int | None]:
         self._topic_ids[source] = topic_id
-        newest = ""
+        newest, size = "", 0
         async for entries in obstore.list(self._store, f"{source.topic}/{source.partition}/"):
-            newest = max(
-                [newest, *(str(entry["path"]) for entry in entries if str(entry["path"]).endswith(".parquet"))]
-            )
+            files = [(str(entry["path"]), entry["size"]) for entry in entries]
+            newest, size = max([(newest, size), *(file for file in files if file[0].endswith(".parquet"))])
         if not newest:
             return None, None
-        metadata = await self._metadata(newest)
-        recorded = metadata.get(TOPIC_ID, b"").decode()
-        if topic_id and recorded and recorded != topic_id:
+        metadata = await self._metadata(newest, size)
+        if NEXT not in metadata:
+            raise ConfigurationError(f"{newest} wasn't written by a sink: write to another place, or move it away")
+        recorded = metadata.get(TOPIC_ID, b"")
+        if topic_id and recorded and recorded != topic_id.encode():
             raise ConfigurationError(
                 f"{newest}: topic {source.topic} was deleted and created again since: write to another place, or move "
                 f"{source.topic}/ away"
             )
         return int(metadata[NEXT]), None
 
-    async def _metadata(self, path: str) -> dict[bytes, bytes]:
-        size = (await obstore.head_async(self._store, path))["size"]
+    async def _metadata(self, path: str, size: int) -> dict[bytes, bytes]:
         length = min(size, _TAIL_BYTES)
         while True:
             tail = bytes(await obstore.get_range_async(self._store, path, start=size - length, length=length))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from actors._core.logs import Reminders, error_text, escaping
+from actors._core.outside import caused
 from actors._core.task.policy import OnError
 from actors._kafka.consume.group import GroupReader
 from actors.declare.values.codecs import Codec
@@ -75,7 +76,7 @@ class Rows:
                 raise
             except Exception as error:
                 # The same record would lead to the same error again.
-                rows.append(Row(raw, None, None, _rejected(error)))
+                rows.append(Row(raw, None, None, caused(Rejected(error_text(error)), error)))
             else:
                 rows.append(Row(raw, record, row))
 
@@ -148,6 +149,7 @@ class PartitionSink:
         self._pending: list[Row] = []
         self._is_stopping = self._is_writing = False
         self._reminders = Reminders(REMIND_S)
+        self._title = f"sink {sink.name} of {source}"
 
     def stop(self) -> bool:
         """End after the batch that is being written; return whether there is one."""
@@ -167,7 +169,7 @@ class PartitionSink:
                         await self._write(self._pending)
                         self._is_writing = False
                     if failures:
-                        logger.info("%s goes on at offset %s", self.source, self._next)
+                        logger.info("%s goes on at offset %s", self._title, self._next)
                     failures, self.failure = 0, ""
             except Exception as error:
                 self._is_writing = False
@@ -180,10 +182,10 @@ class PartitionSink:
         self.failure = str(error) if isinstance(error, StoppedError) else error_text(error)
         if self._reminders.is_due(asyncio.get_running_loop().time(), type(error).__name__):
             how = logger.error if isinstance(error, StoppedError) else logger.warning
-            how("%s at offset %s: %s; it is tried again", self.source, self._next, self.failure)
+            how("%s at offset %s: %s; it is tried again", self._title, self._next, self.failure)
 
     async def _claim(self) -> None:
-        """Have the target tell where to go on, and read from there if that is another place."""
+        """Claim the partition, and read from where the target is, if that is another place."""
         if self._topic_id is None:
             self._topic_id = await self._services.identify()
         offset, token = await self._sink.target.claim(self.source, self._topic_id)
@@ -250,14 +252,8 @@ class PartitionSink:
             )
         if self._policy.dead_letters:
             await self._services.bury(self.source, raw, reason)
-        logger.error("%s offset %d is skipped: %s", self.source, raw.offset, reason)
+        logger.error("%s: offset %d is skipped: %s", self._title, raw.offset, reason)
 
 
 def _size(raw: LogRecord) -> int:
     return len(raw.key or b"") + len(raw.value or b"")
-
-
-def _rejected(error: Exception) -> Rejected:
-    rejected = Rejected(error_text(error))
-    rejected.__cause__ = error
-    return rejected

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
+from zlib import crc32
 
 try:
     import psycopg
@@ -39,30 +40,15 @@ ON CONFLICT (sink, topic, partition) DO UPDATE SET token = o.token + 1 RETURNING
 _ADVANCE = """UPDATE {} SET next_offset = %s WHERE sink = %s AND topic = %s AND partition = %s
 AND token = %s AND (next_offset IS NULL OR next_offset = %s)"""
 
+_STAGE = """CREATE TEMPORARY TABLE IF NOT EXISTS {staging} ON COMMIT DELETE ROWS
+AS SELECT {columns} FROM {table} WITH NO DATA"""
+_MERGE = """INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} ON CONFLICT ({key}) DO {action}"""
+_FIELDS = ("__struct_fields__", "__dataclass_fields__", "asdict")
+"""Marks of types with fields: structs, dataclasses and Faust's records."""
+
 Key = tuple[Any, ...]
-
-
-class Session:
-    """A connection.
-
-    Attributes:
-        staging: the temporary tables that it has, by their columns.
-    """
-
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        self.connection = connection
-        self.staging: dict[tuple[str, ...], sql.Identifier] = {}
-
-    async def stage(self, table: sql.Identifier, columns: tuple[str, ...]) -> None:
-        """Make a temporary table with these columns, which is empty at the begin of each transaction."""
-        if columns not in self.staging:
-            staging = sql.Identifier(f"faust_sink_{len(self.staging)}")
-            await self.connection.execute(
-                sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DELETE ROWS AS SELECT {} FROM {} WITH NO DATA").format(
-                    staging, _names(columns), table
-                )
-            )
-            self.staging[columns] = staging
+Connection = psycopg.AsyncConnection[Any]
+Cursor = psycopg.AsyncCursor[Any]
 
 
 class Sessions:
@@ -84,46 +70,43 @@ class Sessions:
         self._address = address
         self._timeout_s = timeout.total_seconds()
         self._free = asyncio.Semaphore(most)
-        self._idle: list[Session] = []
+        self._idle: list[Connection] = []
 
     @asynccontextmanager
-    async def session(self) -> AsyncIterator[Session]:
+    async def session(self) -> AsyncIterator[Connection]:
         """Yield a connection outside of a transaction. It is closed after an error, `Rejected` excepted."""
         async with self._free:
-            session = self._idle.pop() if self._idle else await self._connected()
+            connection = self._idle.pop() if self._idle else await self._connected()
             try:
                 # The server may hang, or its machine be gone.
                 async with asyncio.timeout(2 * self._timeout_s):
-                    yield session
+                    yield connection
             except BaseException as error:
-                if isinstance(error, Rejected) and not session.connection.closed:
-                    self._idle.append(session)
-                    raise
-                await session.connection.close()
-                if isinstance(error, psycopg.OperationalError):
-                    # The others lead to the same server.
+                self._idle.append(connection)
+                if not isinstance(error, Rejected):
+                    # The idle ones lead to the same server.
                     await self.close()
                 raise
-            self._idle.append(session)
+            self._idle.append(connection)
 
-    async def _connected(self) -> Session:
+    async def _connected(self) -> Connection:
         connection = await psycopg.AsyncConnection.connect(
             self._address, autocommit=True, connect_timeout=CONNECT_S, application_name="faust-actors"
         )
         milliseconds = str(int(self._timeout_s * 1000))
         await connection.execute(
-            "SELECT set_config('statement_timeout', %s, false), "
+            "SELECT set_config('statement_timeout', %s, false), set_config('client_min_messages', 'warning', false), "
             "set_config('idle_in_transaction_session_timeout', %s, false)",
             (milliseconds, milliseconds),
         )
         connection.adapters.register_dumper(dict, JsonbDumper)
-        return Session(connection)
+        return connection
 
     async def close(self) -> None:
         """Close all connections that nobody uses. May be called twice."""
         idle, self._idle = self._idle, []
-        for session in idle:
-            await session.connection.close()
+        for connection in idle:
+            await connection.close()
 
 
 class Postgres(Target):
@@ -169,8 +152,7 @@ class Postgres(Target):
 
     @override
     async def claim(self, source: TopicPartition, topic_id: str) -> tuple[int | None, int | None]:
-        async with self._sessions.session() as session:
-            connection = session.connection
+        async with self._sessions.session() as connection:
             await self._ensure_offsets(connection)
             parameters = (self._sink, *source, topic_id)
             cursor = await connection.execute(sql.SQL(_CLAIM).format(self._offsets), parameters)
@@ -183,7 +165,7 @@ class Postgres(Target):
             )
         return following, token
 
-    async def _ensure_offsets(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def _ensure_offsets(self, connection: Connection) -> None:
         if self._has_offsets:
             return
         cursor = await connection.execute("SELECT to_regclass(%s)", (self._offsets.as_string(),))
@@ -201,18 +183,14 @@ class Postgres(Target):
     @override
     async def write(self, batch: Batch, rows: Sequence[Any]) -> None:
         upserts, deletes = self._sorted(batch, rows)
-        async with self._sessions.session() as session:
-            if self._key:
-                # Ahead of the transaction: a rollback would drop the tables.
-                for columns in upserts:
-                    await session.stage(self._table, columns)
+        async with self._sessions.session() as connection:
             try:
-                async with session.connection.transaction():
-                    await self._advance(session.connection, batch)
+                async with connection.transaction(), connection.cursor() as cursor:
+                    await self._advance(cursor, batch)
                     for columns, values in upserts.items():
-                        await self._write_rows(session, columns, values)
+                        await self._write_rows(cursor, columns, values)
                     if deletes:
-                        await self._delete(session.connection, deletes)
+                        await self._delete(cursor, deletes)
             except (psycopg.DataError, psycopg.IntegrityError) as error:
                 raise Rejected(f"{type(error).__name__}: {error}") from error
             except psycopg.ProgrammingError as error:
@@ -223,81 +201,68 @@ class Postgres(Target):
 
     def _sorted(self, batch: Batch, rows: Sequence[Any]) -> tuple[dict[tuple[str, ...], list[Key]], list[Key]]:
         """Return the rows to write, by their columns, and the keys to delete: of each key the last one."""
-        if not self._key:
-            added: dict[tuple[str, ...], list[Key]] = defaultdict(list)
-            for row in rows:
-                if row is not None:
-                    added[tuple(row)].append(tuple(row.values()))
-            return added, []
-        latest: dict[str | tuple[str, ...], Any] = {}
+        latest: dict[Any, Any] = {}
         for record, row in zip(batch.records, rows, strict=True):
-            key = self._key_of(record.key) if row is None else self._key_in(row)
-            latest[tuple(map(str, key))] = key if row is None else row
+            if row is not None and type(row) is not dict and not isinstance(row, Mapping):
+                raise Rejected(f"the row has to be a mapping of columns to values, not {type(row).__name__}")
+            if self._key:
+                key = self._key_of(record.key if row is None else row)
+                latest[tuple(map(str, key))] = key if row is None else row
+            elif row is not None:
+                latest[record.offset] = row
         written: dict[tuple[str, ...], list[Key]] = defaultdict(list)
-        deleted: list[Key] = []
         for row in latest.values():
-            if type(row) is tuple:
-                deleted.append(row)
-            else:
+            if type(row) is not tuple:
                 written[tuple(row)].append(tuple(row.values()))
-        return written, deleted
+        return written, [row for row in latest.values() if type(row) is tuple]
 
-    def _key_in(self, row: Any) -> Key:
-        if not isinstance(row, Mapping):
-            raise Rejected(f"the row has to be a mapping of columns to values, not {type(row).__name__}")
+    def _key_of(self, parts: Any) -> Key:
+        """Return the key's columns of a row, or of a record's key: its fields, its elements, or itself."""
         try:
-            return tuple([row[column] for column in self._key])
-        except KeyError as error:
-            raise Rejected(f"the row has no column {error}, which is of the key") from None
+            if isinstance(parts, Mapping):
+                return tuple([parts[column] for column in self._key])
+            if any(hasattr(parts, mark) for mark in _FIELDS):
+                return tuple(getattr(parts, column) for column in self._key)
+        except (KeyError, AttributeError) as error:
+            raise Rejected(f"a column of the key is missing: {error}") from None
+        key = (parts,) if len(self._key) == 1 else tuple(parts) if isinstance(parts, Sequence) else ()
+        if len(key) != len(self._key):
+            raise Rejected(f"the record's key isn't one of {len(self._key)} columns")
+        return key
 
-    def _key_of(self, key: Any) -> Key:
-        """Return the key's columns of a record's key: itself, or its parts of these names."""
-        if len(self._key) == 1 and not hasattr(key, self._key[0]):
-            return (key,)
-        if isinstance(key, Mapping):
-            return tuple(key[column] for column in self._key)
-        if isinstance(key, Sequence) and len(key) == len(self._key):
-            return tuple(key)
-        return tuple(getattr(key, column) for column in self._key)
-
-    async def _advance(self, connection: psycopg.AsyncConnection[Any], batch: Batch) -> None:
+    async def _advance(self, cursor: Cursor, batch: Batch) -> None:
         """Note the next offset. The row's lock makes the others wait until this transaction has ended.
 
         Raises:
             FencedError: another worker has claimed the partition, or has written it.
         """
         parameters = (batch.next, self._sink, *batch.source, batch.token, batch.first)
-        cursor = await connection.execute(sql.SQL(_ADVANCE).format(self._offsets), parameters)
+        await cursor.execute(sql.SQL(_ADVANCE).format(self._offsets), parameters)
         if cursor.rowcount != 1:
             raise FencedError(f"sink {self._sink}: another worker has claimed {batch.source} since")
 
-    async def _write_rows(self, session: Session, columns: tuple[str, ...], values: Sequence[Key]) -> None:
-        target = session.staging[columns] if self._key else self._table
-        async with session.connection.cursor() as cursor:
-            async with cursor.copy(sql.SQL("COPY {} ({}) FROM STDIN").format(target, _names(columns))) as copy:
-                for row in values:
-                    await copy.write_row(row)
-            if self._key:
-                await cursor.execute(self._merge(target, columns))
+    async def _write_rows(self, cursor: Cursor, columns: tuple[str, ...], values: Sequence[Key]) -> None:
+        """Copy rows with these columns: without a key into the table, else through a temporary one."""
+        changed = [sql.Identifier(column) for column in columns if column not in self._key]
+        update = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(column) for column in changed)
+        names = {
+            "table": self._table,
+            "staging": sql.Identifier(f"faust_sink_{crc32(repr(columns).encode()):08x}") if self._key else self._table,
+            "columns": _names(columns),
+            "key": _names(self._key),
+            "action": sql.SQL("UPDATE SET {}").format(update) if changed else sql.SQL("NOTHING"),
+        }
+        if self._key:
+            await cursor.execute(sql.SQL(_STAGE).format(**names))
+        async with cursor.copy(sql.SQL("COPY {staging} ({columns}) FROM STDIN").format(**names)) as copy:
+            for row in values:
+                await copy.write_row(row)
+        if self._key:
+            await cursor.execute(sql.SQL(_MERGE).format(**names))
 
-    def _merge(self, staging: sql.Identifier, columns: tuple[str, ...]) -> sql.Composed:
-        changed = [column for column in columns if column not in self._key]
-        update = sql.SQL("UPDATE SET {}").format(
-            sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(column)) for column in changed)
-        )
-        return sql.SQL("INSERT INTO {} ({}) SELECT {} FROM {} ON CONFLICT ({}) DO {}").format(
-            self._table,
-            _names(columns),
-            _names(columns),
-            staging,
-            _names(self._key),
-            update if changed else sql.SQL("NOTHING"),
-        )
-
-    async def _delete(self, connection: psycopg.AsyncConnection[Any], keys: Sequence[Key]) -> None:
+    async def _delete(self, cursor: Cursor, keys: Sequence[Key]) -> None:
         condition = sql.SQL(" AND ").join(sql.SQL("{} = %s").format(sql.Identifier(column)) for column in self._key)
-        async with connection.cursor() as cursor:
-            await cursor.executemany(sql.SQL("DELETE FROM {} WHERE {}").format(self._table, condition), keys)
+        await cursor.executemany(sql.SQL("DELETE FROM {} WHERE {}").format(self._table, condition), keys)
 
     @override
     async def close(self) -> None:
@@ -325,7 +290,7 @@ class SelectRow:
 
     async def __call__(self, key: Any) -> dict[str, Any] | None:
         """Return the row of a key, None if there is none."""
-        async with self._sessions.session() as session, session.connection.cursor(row_factory=dict_row) as cursor:
+        async with self._sessions.session() as connection, connection.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(self._query, key if isinstance(key, tuple) else (key,))
             return await cursor.fetchone()
 

@@ -15,6 +15,7 @@ from actors._kafka.client import Producer, producing
 from actors._kafka.connection import broker_errors
 from actors._kafka.consume.group import GroupReader
 from actors._kafka.permissions import WRITE
+from actors.declare.names import own_prefix
 from actors.declare.values.schemas import topic_codecs
 from actors.errors import ConfigurationError, RestoreError
 from actors.ports import LogRecord, TopicPartition
@@ -40,18 +41,14 @@ class SinkRunner:
         self._setup = worker.setup
         self._control = worker.control
         self._parts: dict[PartitionSink, asyncio.Task[None]] = {}
-        self._reader: GroupReader | None = None
         self._running: asyncio.Task[None] | None = None
         self._letters: Producer | None = None
         self._exits = contextlib.AsyncExitStack()
         key, value = topic_codecs(sink.topic)
         self._rows = Rows(key=key, value=value, row=sink.row, tombstones=sink.tombstones)
-        self.group = f"{worker.setup.app.conf.id}-sink-{sink.name}"
-
-    @property
-    def parts(self) -> list[PartitionSink]:
-        """The partitions that this worker writes now."""
-        return list(self._parts)
+        # No app's id has two dashes in a row, so that no other app has a group of this name.
+        group = f"{own_prefix(worker.setup.app.conf.id)}sink-{sink.name}"
+        self._group = replace(worker.setup.group_settings, group=group, instance_id=None)
 
     async def start(self) -> None:
         """Check the topic, and begin.
@@ -83,7 +80,9 @@ class SinkRunner:
         backoff, failures = Backoff(), 0
         while True:
             try:
-                reader = self._reader = await self._open()
+                reader = await GroupReader.open(
+                    self._setup.connection, self._group, self._topic, assigned=self._assigned, revoked=self._revoked
+                )
                 failures = 0
                 try:
                     while True:
@@ -96,13 +95,6 @@ class SinkRunner:
                 failures += 1
                 logger.warning("sink %s: %s; it is tried again", self._sink.name, error_text(error))
             await asyncio.sleep(backoff.delay_s(failures))
-
-    async def _open(self) -> GroupReader:
-        settings = replace(self._setup.group_settings, group=self.group, instance_id=None)
-        topic = self._topic
-        return await GroupReader.open(
-            self._setup.connection, settings, topic, assigned=self._assigned, revoked=self._revoked
-        )
 
     def _assigned(self, reader: GroupReader, sources: list[TopicPartition], generation: int) -> None:
         services = SinkServices(
@@ -138,15 +130,21 @@ class SinkRunner:
         return str(topics[self._topic].topic_id)
 
     async def _start_of(self, reader: GroupReader, source: TopicPartition) -> int:
-        """Return the group's committed offset, or else the end that the app's setting names."""
+        """Return where a partition begins of which the target has no offset.
+
+        That is the group's offset, unless the target keeps offsets itself: one that was emptied is written again.
+        """
+        is_latest = self._setup.app.conf.consumer_auto_offset_reset == "latest"
         committed = await reader.committed(source)
-        if committed is not None:
+        if committed is not None and (is_latest or not self._sink.target.keeps_offsets):
             return committed
         bounds = await self._control.bounds(source)
-        return bounds.end if self._setup.app.conf.consumer_auto_offset_reset == "latest" else bounds.start
+        start = bounds.end if is_latest else bounds.start
+        await reader.commit(source, start)
+        return start
 
     async def _bury(self, source: TopicPartition, raw: LogRecord, reason: str) -> None:
-        if self._letters is None:
+        if self._letters is None or self._letters.is_spent:
             client = producing(
                 "sending dead letters", self._setup.connection, "sink", acks="all", enable_idempotence=True
             )

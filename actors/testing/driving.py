@@ -297,7 +297,7 @@ class ProgramClient:
 
     async def tell(self, question: ActorRequest, _: float) -> int:
         """Send a question whose answer its actor only keeps, and return the question's offset."""
-        headers = question_headers(question, NOBODY.decode())
+        headers = question_headers(question, NOBODY)
         sent = self.produce(question.topic, question.key, question.value, headers, question.partition, None)
         _, offset = await self._on_loop(sent)
         return int(offset)

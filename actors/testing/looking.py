@@ -232,7 +232,7 @@ def answer_query(definition: ActorDefinition, query: Any, key: Any, arguments: M
         place.now_ms,
         place.stores,
         tuple(store for store in definition.windows if isinstance(store, WindowStore)),
-        definition.effects,
+        None if definition.effects is None else calls.QueriedOutbox(definition.effects),
     )
     declared = definition.declared
     cls = declared if isinstance(declared, type) and issubclass(declared, Actor) else None

@@ -46,6 +46,7 @@ from actors.testing.fakes.processes import Process, ProcessLoop
 from actors.testing.fakes.registry import FakeRegistry
 from actors.testing.fakes.requests import FakeRequests
 from actors.testing.fakes.views import FakeTopicLogs
+from stores._core.printable import moment_ms
 
 T = TypeVar("T")
 
@@ -338,4 +339,4 @@ def _epoch_ms(now: datetime | None) -> int:
     begin = last_full_hour() if now is None else now
     if not isinstance(begin, datetime) or begin.tzinfo is None or begin.timestamp() < 0:
         raise UsageError(f"now={now!r}: a time with its zone, since 1970: now=datetime(2031, 1, 1, tzinfo=UTC)")
-    return int(begin.timestamp() * 1000)
+    return moment_ms(begin)

@@ -93,7 +93,7 @@ class Client:
         await asyncio.gather(*(self._connection(number, until_s) for number in range(CONNECTIONS)))
 
     async def _connection(self, place: int, until_s: float) -> None:
-        streams: Any = None
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         while time.monotonic() < until_s:
             number = next(self._numbers)
             self.sent.append(number)
@@ -110,7 +110,7 @@ class Client:
                         port = self._ports[(place + tries) % len(self._ports)]
                         streams = await asyncio.open_connection("127.0.0.1", port)
                     async with asyncio.timeout(40):
-                        status = await _answer(*streams, request)
+                        status = await _answer(streams, request)
                 except (OSError, asyncio.IncompleteReadError, TimeoutError):
                     status, streams = 0, None
                 if status in (200, 202):
@@ -122,7 +122,8 @@ class Client:
                 await asyncio.sleep(0.1)
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
+async def _answer(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes) -> int:
+    reader, writer = streams
     writer.write(request)
     head = await reader.readuntil(b"\r\n\r\n")
     length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]

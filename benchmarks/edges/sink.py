@@ -23,6 +23,7 @@ from pathlib import Path
 import click
 
 from benchmarks.peers.broker import load, make_topics, start_cluster
+from benchmarks.peers.worker import cpu_s, family_cpu_s
 from benchmarks.run_commands import start_worker
 from dev import postgres as postgresql
 from dev.kafka import Cluster
@@ -39,13 +40,13 @@ POLL_S = 0.2
 
 
 def measure(records: int = 1_000_000, faulty: int = 400_000, partitions: int = 4) -> dict[str, float]:
-    """Return `rows_per_s`, `lost` and `doubled`."""
+    """Return `rows_per_s`, `lost`, `doubled`, and the CPU seconds of a million rows."""
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     try:
         with start_cluster(folder) as cluster, postgresql.up(folder / "postgres") as database:
             postgresql.run_sql(database.address, *TABLES)
             run = _Run(cluster, database, folder, partitions)
-            return {"rows_per_s": run.rate(records), **run.faults(faulty)}
+            return {**run.rate(records), **run.faults(faulty)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -57,22 +58,30 @@ class _Run:
         self._folder = folder
         self._partitions = partitions
 
-    def rate(self, records: int) -> float:
-        """Return the rows per second, from when the first ones are there."""
+    def rate(self, records: int) -> dict[str, float]:
+        """Return the rows per second, and CPU seconds per million, from when the first ones are there."""
         self._load("bench-orders", records)
         worker = self._start("rate", "bench-orders")
         try:
             begin = self._await("bench-orders", 1)
             begin_s = time.monotonic()
+            cpus_s = self._cpus_s(worker)
             self._await("bench-orders", records)
             seconds = time.monotonic() - begin_s
+            cpus_s = {name: spent_s - cpus_s[name] for name, spent_s in self._cpus_s(worker).items()}
         finally:
             worker.send_signal(signal.SIGTERM)
             worker.wait(30)
         count = int(postgresql.run_sql(self._database.address, "SELECT count(*) FROM orders"))
         if count != records:
             raise RuntimeError(f"{count} of {records} rows are there")
-        return round((records - begin) / seconds)
+        costs = {name: round(spent_s / (records - begin) * 1e6, 1) for name, spent_s in cpus_s.items()}
+        return {"rows_per_s": round((records - begin) / seconds), **costs}
+
+    def _cpus_s(self, worker: subprocess.Popen[bytes]) -> dict[str, float]:
+        """Return the CPU seconds so far of the worker and of the database with its connections."""
+        database = family_cpu_s(self._database.process.pid)
+        return {"worker_cpu_s_per_million": cpu_s(worker.pid), "database_cpu_s_per_million": database}
 
     def faults(self, records: int) -> dict[str, float]:
         """Return how many rows are lost and doubled after kills, each when another share of them is written."""

@@ -168,7 +168,9 @@ def key_history(sources: Sequence[Source], key: bytes, *, limit: int) -> History
         topic = source.describe()
         with reading(str(source)):
             every = _records(source, topic, key)
-            cut = every.withColumn("value", F.substring("value", 1, _SHOWN_BYTES))
+            # Python has no time behind the year 9999.
+            shown = {"value": F.substring("value", 1, _SHOWN_BYTES), "timestamp": F.unix_millis("timestamp")}
+            cut = every.withColumns(shown)
             newest = cut.orderBy(F.desc("timestamp"), F.desc("partition"), F.desc("offset")).limit(limit)
             rows = sorted(newest.collect(), key=lambda row: (row["partition"], row["offset"]))
             count = every.count() if len(rows) == limit else len(rows)
@@ -201,7 +203,7 @@ def _events(rows: Sequence[Row], topic: Topic, key: bytes) -> Iterator[Event]:
             until = later.get(name, now)
             expires = row["expires_at_ms"] or NEVER
             expiries[place] = row["value"] is not None and expires != NEVER and expires <= until
-            later[name] = _at_ms(row)
+            later[name] = row["timestamp"]
     for place, row in enumerate(rows):
         remarks = []
         if row["epoch"] is None:
@@ -222,7 +224,7 @@ def _event(row: Row, topic: Topic, key: bytes, remarks: tuple[str, ...]) -> Even
     names = ("partition", "offset", "epoch", "source_offset", "input", "expires_at_ms", "transaction")
     value = row["value"]
     return Event(
-        at_ms=_at_ms(row),
+        at_ms=row["timestamp"],
         changelog=topic.name,
         kind="delete" if value is None else "put",
         row=_row(bytes(row["row"]), topic, key),
@@ -239,10 +241,6 @@ def _row(row: bytes, topic: Topic, key: bytes) -> str:
     if kind is not None:
         return f"{kind} {printable(row[_KEY_AT + int.from_bytes(row[1:_KEY_AT]) :])}"
     return row_key(row, has_windows=True).removeprefix(f"{printable(key)}, ")
-
-
-def _at_ms(row: Row) -> int:
-    return int(row["timestamp"].timestamp() * 1000)
 
 
 def _notes(topic: Topic, source: Source, *, hidden: int) -> Iterator[str]:

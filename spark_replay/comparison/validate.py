@@ -52,7 +52,7 @@ from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
 from spark_replay.sources.folders import Folder
-from spark_replay.sources.reading import reading
+from spark_replay.sources.reading import keep, reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -299,14 +299,13 @@ def _summarised(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
 
 
 def _explained(source: Source, held: Held, judged: _Judged) -> DataFrame:
+    # judged once, not by each of the joins that look for causes; of partitions without any nothing is read
+    suspects, topic = keep(judged.rows.where(~F.col("kind").isin(*FINE))), judged.topic
+    numbers = {row["partition"] for row in suspects.select("partition").distinct().collect()}
+    bounds = enumerate(zip(topic.starts, topic.ends, strict=True))
+    log = replace(topic, starts=tuple(start if number in numbers else end for number, (start, end) in bounds))
     contested = {newer.partition for newer, _ in held.contested()}
-    return name_causes(
-        judged.rows.where(~F.col("kind").isin(*FINE)),
-        read_rows(source, judged.topic),
-        read_uncommitted_rows(source, judged.topic),
-        judged.topic,
-        contested,
-    )
+    return name_causes(suspects, read_rows(source, log), read_uncommitted_rows(source, log), topic, contested)
 
 
 def _outside(part: Part, topic: Topic) -> str | None:

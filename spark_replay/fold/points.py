@@ -31,6 +31,7 @@ from spark_replay.sources.brokers.topic import Span, Topic
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import reading
 from stores._core.outside import MISSHAPEN
+from stores._core.printable import moment_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -264,4 +265,4 @@ def _parse_time(text: str) -> int:
         raise PointError(f"--as-of {text!r} isn't a point: give {_HOW}") from error
     if moment.tzinfo is None:
         raise PointError(f"--as-of {text} has no time zone: write {text}Z for UTC, or {text}+01:00")
-    return int(moment.timestamp() * 1000)
+    return moment_ms(moment)

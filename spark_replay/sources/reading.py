@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 NO_SPACE = "No space left on device"
 _LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+_OVERFLOW = "ArithmeticException: long overflow"
 _LONGEST = 400
 _OURS = ("spark_replay", "actors", "stores")
 # the last lines of tracebacks of Spark's Python workers
@@ -52,6 +53,11 @@ def reading(what: str) -> Iterator[None]:
             raise ReadError(
                 f"a disk is full: Spark read {what}, and could not write: {_reason(error)}. Its temporary files are in "
                 "spark.local.dir (/tmp by default), another folder is chosen by --spark-option spark.local.dir=DIR"
+            ) from error
+        if _OVERFLOW in str(error):
+            raise ReadError(
+                f"Spark could not read {what}: a record's timestamp is behind the year 294246, which Spark can't hold. "
+                "Its producer may take nanoseconds for milliseconds; set message.timestamp.after.max.ms on the topic"
             ) from error
         raise ReadError(f"Spark could not read {what}: {_reason(error)}") from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -41,6 +41,12 @@ def moment(at_ms: int) -> str:
         return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (ValueError, OverflowError, OSError):
         return f"{at_ms} ms after 1970"
+
+
+def moment_ms(at: datetime) -> int:
+    """Return a time with its zone as Unix milliseconds; what is less than one is cut off."""
+    # A float of seconds is one off for some.
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def _escaped(text: str, keep: str, escape: Callable[[str], str]) -> str:

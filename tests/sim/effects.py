@@ -11,8 +11,9 @@ from datetime import timedelta
 from random import Random
 from typing import Any
 
-from actors.runtime.handlers.effect import Effect, EffectCall
+from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
+from actors.runtime.message.tools import EffectCall
 from actors.runtime.outbox import effects
 from actors.runtime.outbox import queues as effect_lines
 from tests.sim.methods import again
@@ -181,10 +182,10 @@ class EffectsPart(Part):
         return any(call.ended == "succeeded" for call in self._begun[id])
 
     def _is_over(self, id: str, partition: int) -> bool:
-        """Whether a call has succeeded, or its actor was told that it didn't."""
+        """Whether a call has succeeded, or its actor was told that it didn't, which may have to wait to be handled."""
         if not _is_told(self._number_of[id]):
             return self._has_succeeded(id)
-        return any(words[0] == "done" and words[2] == id for _, words in self.events(TOPIC, partition))
+        return all(json.loads(raw)["id"] != id for raw in self.folded(STORE, partition).values())
 
     @staticmethod
     def _partition(call: Call) -> int:

@@ -16,9 +16,12 @@ import tests.sim.dedupe as dedupe_part
 from actors.ports import CommitBatch, TopicPartition
 from actors.runtime.handlers.actor import Actor
 from actors.runtime.message.context import Context
+from actors.runtime.message.store import Store
 from actors.runtime.replicas.views import TopicView
 from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import Waiting
+from actors.runtime.rows.contents import _ByRow
+from actors.runtime.rows.row_store import RowStore
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.timers.timers import Timers
 from actors.testing.fakes.ports import FakeWriter
@@ -135,6 +138,25 @@ def share_ids_between_keys(patch: Patch) -> None:
     patch.setattr(dedupe_part, "deduplicated", rewritten(dedupe.deduplicated, ("sized(ctx._raw_key) + raw", "raw")))
 
 
+# --- rows below a key -------------------------------------------------------------------------------------------------
+
+
+def count_no_row_off(patch: Patch) -> None:
+    """What expires is removed and stays counted."""
+    patch.setattr(RowStore, "removed", lambda *_: None)
+
+
+def remove_beside_messages(patch: Patch) -> None:
+    """What expires is removed while a message of the key counts rows."""
+    patch.setattr(Store, "home_key", lambda _, raw_key: raw_key)
+
+
+def count_what_is_replaced(patch: Patch) -> None:
+    """A row that takes the place of another one is counted too."""
+    edit = ("is_kept = self._overlay.is_kept(self._prefix + raw_row)", "is_kept = False")
+    patch.setattr(_ByRow, "_put", rewritten(_ByRow._put, edit))
+
+
 # --- views ------------------------------------------------------------------------------------------------------------
 
 
@@ -187,6 +209,9 @@ PLANTED = (
     Planted(forget_ids, "dedupe", features=("dedupe",)),
     Planted(remember_ids_of_what_failed, "dedupe", features=("dedupe",)),
     Planted(share_ids_between_keys, "dedupe", features=("dedupe",)),
+    Planted(count_no_row_off, "rows", features=("rows",)),
+    Planted(count_what_is_replaced, "rows", features=("rows",)),
+    Planted(remove_beside_messages, "rows", features=("rows", "parallel")),
     Planted(blame_all_stores, "kept", features=("views",)),
     Planted(blame_no_store, "progress", features=("views",)),
     Planted(show_what_was_read_first, "views", first_seed=3, features=("views",)),

@@ -116,7 +116,10 @@ class GroupReader(ConsumerRebalanceListener):  # type: ignore[misc]
             try:
                 fetched = await self._consumer.fetched(partition, timeout_s=timeout_s, max_records=most)
             except OffsetOutOfRangeError as error:
-                raise RestoreError(f"{source}: the log doesn't have offset {error.args[0].get(partition)}") from error
+                raise RestoreError(
+                    f"{source}: the log doesn't have offset {error.args[0].get(partition)}, which comes next: its "
+                    "records were deleted. To go on without them, raise the next offset where it is kept"
+                ) from error
         if partition in self._replaced:
             raise RestoreError(f"{source}: the topic was deleted and created again")
         return fetched.get(partition, ())

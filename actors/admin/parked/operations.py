@@ -33,7 +33,7 @@ from actors.errors import UsageError
 from actors.ports import TopicPartition
 from actors.runtime.commands import Command
 from actors.runtime.task.stop_commands import HALT_LOOK_S
-from stores._core.printable import counted, moment, one_line
+from stores._core.printable import counted, moment, moment_ms, one_line
 
 PAGE_BYTES = 16 * 1024 * 1024
 """So much content is shown at once, or one entry that has more."""
@@ -269,7 +269,7 @@ class _Resolve(Operation):
 
 
 def _unix_ms(moment: datetime) -> int:
-    return int(moment.replace(tzinfo=UTC).timestamp() * 1000)
+    return moment_ms(moment.replace(tzinfo=UTC))
 
 
 def _entries(entries: Iterable[tuple[What, int]]) -> str:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from actors.declare.arguments import say_unknown
 from actors.errors import ConfigurationError
 from actors.ports import TopicPartition
+from stores._core.printable import moment_ms
 
 EARLIEST, LATEST = "earliest", "latest"
 FORMS = (
@@ -42,7 +43,7 @@ def parse_target(text: str) -> Target:
         unknown = say_unknown("target", [text], [EARLIEST, LATEST])
         raise ConfigurationError(f"{unknown}. Known are {FORMS}") from None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    at_ms = int(at.timestamp() * 1000)
+    at_ms = moment_ms(at)
     if at_ms < 0:
         raise ConfigurationError(f"{text} is before 1970: use earliest")
     return Target(at_ms=at_ms)

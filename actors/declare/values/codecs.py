@@ -209,8 +209,7 @@ def resolve_key(type_: Any, serializer: Any = None, *, default: Any = "raw") -> 
         ConfigurationError: as `resolve`.
     """
     plain, _ = strip_optional(type_)
-    kinds = [] if is_record(plain) or plain in _PLAIN_DATA else kinds_of(plain).split("DictType(key_type=")[1:]
-    if not all(kind.startswith("StrType(") for kind in kinds):
+    if not (is_record(plain) or plain in _PLAIN_DATA or _has_text_keys(plain)):
         raise ConfigurationError(f"keys of {plain} have no order: use text as the keys of a dict in a key, or a list")
     if serializer is None and (default != "raw" or _fits_raw(plain)):
         serializer = default
@@ -358,9 +357,14 @@ def _order(type_: Any) -> Literal["deterministic"] | None:
     """Say how an encoder orders what has no order.
 
     The order of a set differs from process to process, and equal messages have to have equal bytes. msgspec can't order
-    sets where there are dicts whose keys aren't text.
+    sets where there are dicts whose keys aren't text; the entries of other dicts are then in the order of their keys.
     """
-    return "deterministic" if _holds(type_, "SetType(") and not _holds(type_, "DictType(") else None
+    return "deterministic" if _holds(type_, "SetType(") and _has_text_keys(type_) else None
+
+
+def _has_text_keys(type_: Any) -> bool:
+    """Return whether all dicts in a type have keys that are text."""
+    return all(kind.startswith("StrType(") for kind in kinds_of(type_).split("DictType(key_type=")[1:])
 
 
 def _holds(type_: Any, kind: str) -> bool:

@@ -22,7 +22,7 @@ from actors.errors import ConfigurationError, UsageError
 from actors.runtime.handlers.callables import check_callable, refuse_generator
 from actors.runtime.handlers.expiry import remove_own
 from actors.runtime.handlers.methods import Call, caller
-from actors.runtime.handlers.query_methods import NO_QUERIES, Query, queries_of
+from actors.runtime.handlers.query_methods import NO_QUERIES, QUERY_MARK, Query, queries_of
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context
 from actors.runtime.message.store import Store
 from actors.runtime.requests.references import Answer, Message, Receive, Receiver, References, Types, keyed
@@ -161,7 +161,8 @@ class Actor(Generic[S, K]):
         cls.key_type = Any if isinstance(key_type, TypeVar) else key_type
         receivers, names = dict(cls.receivers), dict(cls.type_names)
         own: set[Any] = set()
-        for attribute, method in list(vars(cls).items()):
+        methods = _own_methods(cls)
+        for attribute, method in methods.items():
             given, name = getattr(method, _MARK, (None, None))
             if not hasattr(method, _MARK):
                 continue
@@ -184,10 +185,9 @@ class Actor(Generic[S, K]):
                 receivers[type_] = method
                 if type_ is not NoneType:
                     names[type_] = name or _show(type_)
-        queries = queries_of(cls)
-        _refuse_unmarked(cls, [query.function for query in queries.values()])
+        _refuse_unmarked(cls)
         cls.receivers, cls.type_names = receivers, names
-        cls.queries = {**cls.queries, **queries}
+        cls.queries = {**cls.queries, **queries_of(cls, methods.values())}
 
     def __init__(self, ctx: Context, store: Store[Any, Any] | None = None) -> None:
         self.ctx = ctx
@@ -386,18 +386,25 @@ def _filled(type_: Any, named: Mapping[Any, Any]) -> Any:
     return type_[tuple(named.get(parameter, parameter) for parameter in parameters)] if parameters else type_
 
 
-def _refuse_unmarked(cls: type[Actor[Any, Any]], queries: list[Any]) -> None:
+def _own_methods(cls: type[Actor[Any, Any]]) -> dict[str, Any]:
+    """Return what a class itself has, and what it has of parents that are no actors, by name."""
+    parents = [part for parent in cls.__bases__ if not issubclass(parent, Actor) for part in parent.__mro__]
+    names = {name: inspect.getattr_static(cls, name) for parent in parents for name in vars(parent)}
+    marked = {name: method for name, method in names.items() if hasattr(method, _MARK) or hasattr(method, QUERY_MARK)}
+    own = {name: method for name, method in marked.items() if any(vars(part).get(name) is method for part in parents)}
+    return {**own, **vars(cls)}
+
+
+def _refuse_unmarked(cls: type[Actor[Any, Any]]) -> None:
     """Refuse a method that takes the place of a handler or query of a parent class, and would never be called."""
-    handlers = [*cls.receivers.values(), *(query.function for query in cls.queries.values())]
     for name, method in vars(cls).items():
         above = getattr(super(cls, cls), name, None)
-        if hasattr(method, _MARK) or method in queries or getattr(above, "__wrapped__", above) not in handlers:
-            continue
-        mark = "@receive" if hasattr(above, _MARK) else "@query"
-        raise ConfigurationError(
-            f"{cls.__name__}.{name} has no {mark}, and the method of the parent class would be called: mark it {mark}, "
-            "or give it another name"
-        )
+        mark = "@receive" if hasattr(above, _MARK) else "@query" if hasattr(above, QUERY_MARK) else None
+        if mark is not None and not (hasattr(method, _MARK) or hasattr(method, QUERY_MARK)):
+            raise ConfigurationError(
+                f"{cls.__name__}.{name} has no {mark}, and the method of the parent class would be called: mark it "
+                f"{mark}, or give it another name"
+            )
 
 
 def _annotated(cls: type[Actor[Any, Any]], method: Callable[..., Any]) -> Any:

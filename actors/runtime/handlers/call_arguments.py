@@ -17,6 +17,16 @@ Raw = tuple[list[Any], dict[str, Any]]
 """Positional and keyword arguments as JSON has them."""
 
 
+def decode_arguments(raw: bytes) -> Raw:
+    """Read the arguments of a call, `[args, kwargs]`.
+
+    Raises:
+        msgspec.MsgspecError, UnicodeDecodeError: it is something else.
+    """
+    arguments: Raw = msgspec.json.decode(raw, type=Raw)
+    return arguments
+
+
 @dataclass(slots=True)
 class Arguments:
     """Makes a function's arguments, behind its first, out of JSON data by its annotations."""

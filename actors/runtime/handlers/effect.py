@@ -12,40 +12,12 @@ import msgspec
 import typing_extensions
 
 from actors._core.backoff import Backoff
-from actors.ports import Headers
 from actors.runtime.handlers.callables import is_generator
 
 P = typing_extensions.ParamSpec("P", default=...)
 R = typing_extensions.TypeVar("R", default=Any)
 Repeat: TypeAlias = Literal["until_done", "never"]
 LONGEST_RETRY_S = 7 * 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class EffectCall:
-    """Which call of an effect a function is called for: its first argument.
-
-    A call may be made again although it succeeded, when a worker dies before that is committed, and a worker that has
-    lost its partition may still be in the middle of a call when the new owner begins it.
-
-    Attributes:
-        idempotency_key: the same each time that this call is made. Hand it on to whom the function calls.
-        fencing_token: the epoch of the partition's owner. A later owner's is higher, so whoever keeps the highest that
-            it saw can refuse a worker that lost its partition.
-        attempt: counted from 1. An attempt that a worker's death cut short isn't counted.
-        actor: the actor's name.
-        key: the key of the message whose handler recorded the call, as bytes.
-        decoded_key: the same as the handler saw it.
-        headers: those that the call carries: what the app propagates, and the context of a trace.
-    """
-
-    idempotency_key: str
-    fencing_token: int
-    attempt: int
-    actor: str
-    key: bytes
-    decoded_key: Any
-    headers: Headers = ()
 
 
 class GivenUp(msgspec.Struct, frozen=True, tag="given-up"):
@@ -76,26 +48,6 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
     effect: str
     id: str
     error: str
-
-
-class PendingEffect(msgspec.Struct, frozen=True):
-    """A call that isn't done yet, as `ctx.effects()` lists it.
-
-    Attributes:
-        effect: the effect's name.
-        id: the call's idempotency key, as `ctx.effect` returned it.
-        attempts: how many failed.
-        next_ms: the next one isn't made before, Unix milliseconds; 0 for as soon as those before it are done.
-        error: why the last one failed, None if none did.
-        is_parked: whether it waits for an operator.
-    """
-
-    effect: str
-    id: str
-    attempts: int
-    next_ms: int
-    error: str | None
-    is_parked: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import msgspec
 from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
 from actors.errors import ConfigurationError, UnknownTypeError, UsageError
-from actors.runtime.handlers.call_arguments import Arguments, Raw
+from actors.runtime.handlers.call_arguments import Arguments, decode_arguments
 from actors.runtime.handlers.callables import is_generator
 from actors.runtime.handlers.effect import Effect, GivenUp, Unknown
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "_actors_timer"
 _FUNCTIONS = "_actors_functions"
-_decode = msgspec.json.Decoder(Raw).decode
 
 
 def timer(method: F) -> F:
@@ -68,8 +67,10 @@ def has_timers(declared: Any) -> bool:
     return isinstance(declared, type) and any(hasattr(getattr(declared, name, None), _MARK) for name in dir(declared))
 
 
-def register_in(declared: Any) -> None:
-    """Add to a function actor its `timer`, which makes functions its private methods."""
+def add_timer(declared: Any) -> None:
+    """Set the `timer` of a function actor, which makes functions its private methods."""
+    if isinstance(declared, type) or not hasattr(declared, "__dict__") or inspect.ismethod(declared):
+        return
     functions: dict[str, Any] = vars(declared).setdefault(_FUNCTIONS, {})
 
     def register(function: F) -> F:
@@ -152,7 +153,7 @@ class Methods:
         try:
             raw = msgspec.json.encode((args, {}))
             if function is not None:
-                self._arguments_of(function).check(args, {}, _decode(raw))
+                self._arguments_of(function).check(args, {}, decode_arguments(raw))
         except Exception as error:
             raise UsageError(
                 f"{call}: the arguments have to become JSON, and to come back from it as what {name} takes: "
@@ -205,7 +206,7 @@ class Methods:
             missing = f"a call of {name}, which actor {self.actor} doesn't have: was the method renamed or removed?"
             raise ctx.undecodable(UnknownTypeError(missing))
         try:
-            call = Call(function, *self._arguments_of(function).bind(*_decode(raw)))
+            call = Call(function, *self._arguments_of(function).bind(*decode_arguments(raw)))
         except (TypeError, *MALFORMED) as error:
             wrong = ValueError(f"the arguments of {name} of actor {self.actor}: {text_of(error)}")
             raise ctx.undecodable(wrong) from error

@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Concatenate, NoReturn, Protocol, overload
@@ -20,20 +20,18 @@ import msgspec
 from actors.errors import ConfigurationError, ForeignKeyError, ReadOnlyQueryError
 from actors.ports import TopicPartition
 from actors.runtime.handlers.callables import is_generator
-from actors.runtime.handlers.effect import PendingEffect
 from actors.runtime.message.context import Context, enter_message
 from actors.runtime.message.internal_messages import InternalRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
-from actors.runtime.message.tools import Tools
-from actors.runtime.outbox.calls import pending
+from actors.runtime.message.tools import Listing, Tools
 from actors.runtime.requests.references import Answer, P, QueryMethod
 from actors.runtime.windows.committed import CommittedTime, committed_time
 from actors.runtime.windows.store import WindowStore
 from stores._core.overlay import MessageScope, Overlay
 from stores.ports import PartitionReader
 
-_MARK = "_actors_query"
+QUERY_MARK = "_actors_query"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _REFUSED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
 
@@ -66,7 +64,7 @@ def query(method: Any = None, /, *, name: str | None = None) -> Any:
     """
 
     def mark(function: Any) -> Any:
-        setattr(function, _MARK, name or function.__name__)
+        setattr(function, QUERY_MARK, name or function.__name__)
         return function
 
     return mark if method is None else mark(method)
@@ -123,11 +121,11 @@ class Query:
         return {name: getattr(bound, name) for name in self.arguments.__struct_fields__}
 
 
-def queries_of(cls: type[Any]) -> dict[str, Query]:
-    """Return the queries that a class itself declares, by name."""
+def queries_of(cls: type[Any], methods: Iterable[Any]) -> dict[str, Query]:
+    """Return the queries among the methods of a class, by name."""
     found: dict[str, Query] = {}
-    for method in vars(cls).values():
-        name = getattr(method, _MARK, None)
+    for method in methods:
+        name = getattr(method, QUERY_MARK, None)
         if name is None:
             continue
         what = f"{cls.__name__}.{method.__name__}"
@@ -150,7 +148,7 @@ class QueriedActor(Protocol):
 class QueryTarget:
     """The target of a query: a key, and the committed stores of its partition as of one moment.
 
-    `windows` are the window stores whose rows are in some of the stores, `effects` is the outbox.
+    `windows` are the window stores whose rows are in some of the stores, `effects` are its effects that aren't done.
     """
 
     actor: str
@@ -161,7 +159,7 @@ class QueryTarget:
     now_ms: int
     stores: Mapping[Store[Any, Any], PartitionReader]
     windows: Sequence[WindowStore[Any, Any]] = ()
-    effects: Store[bytes, bytes] | None = None
+    effects: Listing | None = None
 
     def answer(self, asked: Query, arguments: Mapping[str, Any], cls: type[QueriedActor] | None = None) -> Any:
         """Call a query; `cls` is the actor's class if it is one.
@@ -264,29 +262,16 @@ class _CommittedWindows:
         _refuse("it writes")
 
 
-@dataclass(frozen=True, slots=True)
-class _Outbox:
-    """The effects of a query, which lists them alone."""
-
-    store: Store[bytes, bytes]
-
-    def pending(self, ctx: Context, limit: int) -> list[PendingEffect]:
-        return pending(ctx._working("effects").overlays[self.store], ctx._raw_key, limit)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        _refuse("it uses effects")
-
-
 class _QueryTools(Tools):
     """The stand-in for timers, effects and asks in a query."""
 
-    def __init__(self, outbox: Store[bytes, bytes] | None) -> None:
-        object.__setattr__(self, "_outbox", outbox)
+    def __init__(self, effects: Listing | None) -> None:
+        object.__setattr__(self, "_effects", effects)
 
     def __getattribute__(self, name: str) -> Any:
-        outbox = object.__getattribute__(self, "_outbox") if name == "effects" else None
-        if outbox is not None:
-            return _Outbox(outbox)
+        effects = object.__getattribute__(self, "_effects") if name == "effects" else None
+        if effects is not None:
+            return effects
         return None if name == "clock" else _refuse("it writes" if name == "published" else f"it uses {name}")
 
 

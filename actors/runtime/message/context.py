@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, Concatenate, ParamSpec, SupportsIndex, TypeVar, TypeVarTuple, overload
+from typing import Any, Concatenate, ParamSpec, SupportsIndex, TypeVar, TypeVarTuple, Unpack, overload
 
 import msgspec
 
@@ -17,7 +17,6 @@ from actors._core.outside import caused
 from actors._core.values.ids import message_id
 from actors.errors import RecordError, StoreOutsideHandlerError, UsageError
 from actors.ports import Headers, InputRecord, Output
-from actors.runtime.handlers.effect import EffectCall, PendingEffect
 from actors.runtime.message.failures import undecodable
 from actors.runtime.message.outputs import (
     NO_HEADERS,
@@ -32,7 +31,7 @@ from actors.runtime.message.outputs import (
     typed_headers,
 )
 from actors.runtime.message.task_state import TaskState
-from actors.runtime.message.tools import Answering, AnswerLater, Message, MessageLog
+from actors.runtime.message.tools import Answering, AnswerLater, EffectCall, Message, MessageLog, PendingEffect, When
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -282,40 +281,11 @@ class Context:
         self.send(recipient, key=key, value=message, timestamp_ms=timestamp_ms, headers=headers)
 
     @overload
-    def schedule(
-        self,
-        method: Callable[[*Ts], Any],
-        /,
-        *args: *Ts,
-        after: timedelta | None = None,
-        at: datetime | None = None,
-        every: timedelta | None = None,
-        name: str | None = None,
-        stream_time: bool = False,
-    ) -> str: ...
+    def schedule(self, method: Callable[[*Ts], Any], /, *args: *Ts, **when: Unpack[When]) -> str: ...
     @overload
-    def schedule(
-        self,
-        function: Callable[[Context, *Ts], Any],
-        /,
-        *args: *Ts,
-        after: timedelta | None = None,
-        at: datetime | None = None,
-        every: timedelta | None = None,
-        name: str | None = None,
-        stream_time: bool = False,
-    ) -> str: ...
+    def schedule(self, function: Callable[[Context, *Ts], Any], /, *args: *Ts, **when: Unpack[When]) -> str: ...
     @overload
-    def schedule(
-        self,
-        message: Message,
-        *,
-        after: timedelta | None = None,
-        at: datetime | None = None,
-        every: timedelta | None = None,
-        name: str | None = None,
-        stream_time: bool = False,
-    ) -> str: ...
+    def schedule(self, message: Message, **when: Unpack[When]) -> str: ...
     def schedule(  # type: ignore[misc]  # mypy takes `*args: *Ts` for more than `*args: Any`
         self,
         message: Any,

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, TypedDict
 from uuid import UUID
 
 import msgspec
 
 from actors.errors import show_bytes
-from actors.ports import Clock, Requests
+from actors.ports import Clock, Headers, Requests
 from actors.runtime.clock import Timestamps
 from actors.runtime.meters import LateMeter
 
@@ -35,25 +35,20 @@ class _Model(Protocol):
         """Return what is encoded."""
 
 
-Message: TypeAlias = (
-    msgspec.Struct
-    | _Dataclass
-    | _Model
-    | str
-    | bytes
-    | float
-    | Mapping[Any, Any]
-    | Sequence[Any]
-    | AnySet[Any]
-    | date
-    | time
-    | timedelta
-    | Decimal
-    | UUID
-    | Enum
-    | None
-)
+_Plain: TypeAlias = str | bytes | float | date | time | timedelta | Decimal | UUID | Enum | None
+_Many: TypeAlias = Mapping[Any, Any] | Sequence[Any] | AnySet[Any]
+Message: TypeAlias = msgspec.Struct | _Dataclass | _Model | _Plain | _Many
 """A message, as type checkers tell it from a function."""
+
+
+class When(TypedDict, total=False):
+    """The options of `Context.schedule`."""
+
+    after: timedelta | None
+    at: datetime | None
+    every: timedelta | None
+    name: str | None
+    stream_time: bool
 
 
 class AnswerLater(msgspec.Struct, frozen=True):
@@ -72,6 +67,53 @@ class AnswerLater(msgspec.Struct, frozen=True):
     key: bytes
     kind: str
     is_kept: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCall:
+    """Which call of an effect a function is called for: its first argument.
+
+    A call may be made again although it succeeded, when a worker dies before that is committed, and a worker that has
+    lost its partition may still be in the middle of a call when the new owner begins it.
+
+    Attributes:
+        idempotency_key: the same each time that this call is made. Hand it on to whom the function calls.
+        fencing_token: the epoch of the partition's owner. A later owner's is higher, so whoever keeps the highest that
+            it saw can refuse a worker that lost its partition.
+        attempt: counted from 1. An attempt that a worker's death cut short isn't counted.
+        actor: the actor's name.
+        key: the key of the message whose handler recorded the call, as bytes.
+        decoded_key: the same as the handler saw it.
+        headers: those that the call carries: what the app propagates, and the context of a trace.
+    """
+
+    idempotency_key: str
+    fencing_token: int
+    attempt: int
+    actor: str
+    key: bytes
+    decoded_key: Any
+    headers: Headers = ()
+
+
+class PendingEffect(msgspec.Struct, frozen=True):
+    """A call that isn't done yet, as `ctx.effects()` lists it.
+
+    Attributes:
+        effect: the effect's name.
+        id: the call's idempotency key, as `ctx.effect` returned it.
+        attempts: how many failed.
+        next_ms: the next one isn't made before, Unix milliseconds; 0 for as soon as those before it are done.
+        error: why the last one failed, None if none did.
+        is_parked: whether it waits for an operator.
+    """
+
+    effect: str
+    id: str
+    attempts: int
+    next_ms: int
+    error: str | None
+    is_parked: bool
 
 
 class Scheduling(Protocol):
@@ -98,16 +140,20 @@ class Scheduling(Protocol):
         """Return when a timer is due as `Context.scheduled` does."""
 
 
-class Calling(Protocol):
+class Listing(Protocol):
+    """The effects of an actor that aren't done."""
+
+    def pending(self, ctx: Any, limit: int) -> list[PendingEffect]:
+        """Return the calls of the key as `Context.effects` does."""
+
+
+class Calling(Listing, Protocol):
     """The effects of an actor."""
 
     def call(
         self, ctx: Any, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, then: Any = None
     ) -> str:
         """Call an effect as `Context.effect` does."""
-
-    def pending(self, ctx: Any, limit: int) -> list[Any]:
-        """Return the calls that aren't done as `Context.effects` does."""
 
     def call_in(self, running: Any) -> str | None:
         """Return the id of the call that an asyncio task makes; None if it makes none."""

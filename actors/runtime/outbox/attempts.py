@@ -16,7 +16,8 @@ from actors._core.outside import EXITS
 from actors.errors import RecordTooLargeError, UsageError
 from actors.runtime.cancellation import is_cancelled, is_closed, running_task
 from actors.runtime.handlers.call_arguments import Arguments
-from actors.runtime.handlers.effect import Effect, EffectCall, Outcome
+from actors.runtime.handlers.effect import Effect, Outcome
+from actors.runtime.message.tools import EffectCall
 from actors.runtime.outbox.calls import EffectRecord, Head
 from actors.runtime.spec import ActorSpec
 from actors.runtime.threads import DaemonThreads

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -20,11 +20,12 @@ from actors._core.keys import make_place, place_of
 from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
 from actors._core.values.ids import id_of
-from actors.errors import UsageError
-from actors.runtime.handlers.effect import Effect, PendingEffect
+from actors.errors import ReadOnlyQueryError, UsageError
+from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import is_newer
-from stores._core.overlay import Overlay
+from actors.runtime.message.store import Store
+from actors.runtime.message.tools import PendingEffect
 
 PREFIX, END = b"e", b"f"
 """All keys of the outbox lie between."""
@@ -130,12 +131,22 @@ def decoded(raw: bytes) -> EffectRecord | None:
         return None
 
 
-def pending(overlay: Overlay, raw_key: bytes, limit: int) -> list[PendingEffect]:
-    """Return the first calls of a line, those that can't be read left out."""
-    rows = islice(overlay.items(*line_bounds(raw_key)), limit)
-    records = (decoded(raw) for _, raw in rows)
-    return [
-        PendingEffect(record.name, record.id, record.attempts, record.next_ms, record.error, record.parked)
-        for record in records
-        if record is not None
-    ]
+@dataclass(frozen=True, slots=True)
+class QueriedOutbox:
+    """The effects of a query, which lists them and does nothing else with them."""
+
+    store: Store[bytes, bytes]
+
+    def pending(self, ctx: Context, limit: int) -> list[PendingEffect]:
+        """Return the first calls of the key, those that can't be read left out."""
+        rows = islice(ctx._working("effects").overlays[self.store].items(*line_bounds(ctx._raw_key)), limit)
+        records = (decoded(raw) for _, raw in rows)
+        return [
+            PendingEffect(record.name, record.id, record.attempts, record.next_ms, record.error, record.parked)
+            for record in records
+            if record is not None
+        ]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse."""
+        raise ReadOnlyQueryError("a query only reads, and it uses effects: send the actor a message for that")

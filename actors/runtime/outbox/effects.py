@@ -45,7 +45,7 @@ from actors.errors import RecordError, RecordTooLargeError, UsageError, show_byt
 from actors.ports import Clock
 from actors.runtime.cancellation import is_closed
 from actors.runtime.commands import written_by
-from actors.runtime.handlers.effect import Effect, GivenUp, Outcome, PendingEffect, Unknown, retry_after_s
+from actors.runtime.handlers.effect import Effect, GivenUp, Outcome, Unknown, retry_after_s
 from actors.runtime.message.context import Context
 from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
 from actors.runtime.message.outputs import EFFECT_HEADER
@@ -56,13 +56,13 @@ from actors.runtime.outbox.calls import (
     UNKNOWN_EFFECT,
     EffectRecord,
     Head,
+    QueriedOutbox,
     call_id,
     decoded,
     line_bounds,
     line_of,
     make_key,
     not_json,
-    pending,
 )
 from actors.runtime.outbox.queues import Lines
 from actors.runtime.quarantine.quarantine import send_dead_letter
@@ -143,8 +143,11 @@ class Effects:
         self._ended: deque[Run] = deque()
         self._most_unhandled = MOST_ENDED + spec.concurrency
         self._unhandled = 0
-        self._lines = Lines(spec, state, committed, clock, is_held=self._is_under_way)
+        self._lines = Lines(
+            spec, state, committed, clock, is_held=lambda key: key in self._runs or key in self._started
+        )
         self._meters = meters
+        self.pending = QueriedOutbox(spec.effects).pending
         self.is_held: Callable[[], bool] = lambda: False
         self.held_up: dict[Any, RecordError] = {}
         self.succeeded: dict[str, Outcome] = {}
@@ -184,10 +187,6 @@ class Effects:
             )
         self._store.write_raw(state, store_key, raw)
         return record.id
-
-    def pending(self, ctx: Context, limit: int) -> list[PendingEffect]:
-        """Return the first calls of the key that aren't done: see `Context.effects`."""
-        return pending(ctx._working("effects").overlays[self._store], ctx._raw_key, limit)
 
     def _effect(self, function: Any) -> Effect:
         for effect in self._functions.values():
@@ -391,9 +390,6 @@ class Effects:
             del self._runs[raw_key]
         if raw_key not in self._started:
             self._lines.place(raw_key, head)
-
-    def _is_under_way(self, raw_key: bytes) -> bool:
-        return raw_key in self._runs or raw_key in self._started
 
     def _start(self, raw_key: bytes, head: Head) -> None:
         run = self._runs[raw_key] = Run(raw_key, head)

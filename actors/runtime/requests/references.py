@@ -21,7 +21,6 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import msgspec
 
 from actors.errors import UsageError
-from actors.runtime.handlers.methods import register_in
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context, current_message, is_handling
 
 Message = TypeVar("Message")
@@ -208,16 +207,12 @@ def _inner(handler: Any) -> Any:
 
 
 def claim(declared: Any, app: Any) -> None:
-    """Note that an app has a class or function as its actor, so that references reach it.
-
-    Functions get their `at` and `timer`.
-    """
+    """Note that an app has a class or function as its actor, so that references reach it; give functions their `at`."""
     with suppress(TypeError, AttributeError):
         # A bound method takes neither.
         _apps.setdefault(declared, WeakValueDictionary())[app.app_id] = app
         if not isinstance(declared, type):
             declared.at = lambda key, *, timeout=DEFAULT_ASK_TIMEOUT: Reference(declared, key, timeout)
-            register_in(declared)
 
 
 def _app_of(actor: Any) -> Any:

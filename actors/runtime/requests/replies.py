@@ -51,6 +51,7 @@ _STATUS_OF = {b"o": OK, b"n": OK, b"r": REJECTED, b"f": FAILED}
 _NONE, _FAILED, _REJECTED, _PENDING = b"n", b"f", b"r", b"p"
 _KNOWN = (*_STATUS_OF, _PENDING)
 _CONTENT = b"c"
+_MARK, _NOBODY = CONTENT_MARK.encode(), NOBODY.encode()
 _MAX_DIGITS = 18
 MAX_HEADER_BYTES = 1_000
 """A question's id, and where its answer goes: both come back in the answer and are kept with it."""
@@ -181,7 +182,7 @@ class _RequestHeaders:
     @property
     def content(self) -> bytes:
         """The digest of its content, empty for a question whose id depends on the content."""
-        return self.id[-CONTENT_BYTES:] if self.id[-CONTENT_BYTES - 1 : -CONTENT_BYTES] == CONTENT_MARK else b""
+        return self.id[-CONTENT_BYTES:] if self.id[-CONTENT_BYTES - 1 : -CONTENT_BYTES] == _MARK else b""
 
     def entry(self, answer: bytes) -> bytes:
         """Return what the store has of an answer."""
@@ -412,7 +413,7 @@ class Replies:
         self._send(state, request, answer)
 
     def _send(self, state: TaskState, request: _RequestHeaders, answer: bytes) -> None:
-        if request.reply_to == NOBODY:
+        if request.reply_to == _NOBODY:
             return
         topic, _, rest = request.reply_to.decode(errors="replace").partition("/")
         number, _, asker = rest.partition("/")

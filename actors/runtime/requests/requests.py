@@ -63,11 +63,11 @@ logger = escaping(logging.getLogger(__name__))
 
 ASK, REPLY_TO, CHAIN, DEADLINE, STATUS = "fa-ask", "fa-reply-to", "fa-chain", "fa-deadline", "fa-status"
 OK, REJECTED, FAILED = "ok", "rejected", "failed"
-NOBODY = b"-"
+NOBODY = "-"
 """The address of an answer that nobody waits for."""
 REUSED = "IdempotencyKeyReused"
 """The type of the refusal of an id that was used for another content."""
-CONTENT_MARK, CONTENT_BYTES = b";", 32
+CONTENT_MARK, CONTENT_BYTES = ";", 32
 """The byte between an id and the digest of the content, and the length of the latter."""
 REPLY_PARTITIONS = 8
 REPLY_CONFIG = {"cleanup.policy": "delete", "retention.ms": "3600000"}

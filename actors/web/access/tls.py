@@ -37,7 +37,7 @@ class Hops:
     """How a worker asks another one.
 
     Attributes:
-        app: the app's id.
+        app: the app's id, "" for any.
         keys: returns the keys of hops; the first one signs.
         tls: for workers with https; None for Python's default.
         is_secure: whether workers are asked over https only.
@@ -75,7 +75,9 @@ class Hops:
 
         The signature is good for this request to this worker only, and for reads only.
         """
-        found = {HOP: "1", APP: self.app}
+        found = {HOP: "1"}
+        if self.app:
+            found[APP] = self.app
         if partitions:
             found[PARTITIONS] = partitions
         keys = self.keys()

@@ -60,15 +60,15 @@ def _of_actor(actor: str, inbox: Inbox, schemas: Schema) -> list[tuple[str, Sche
 def send_operation(actor: str, kind: MessageKind, schemas: Schema) -> Schema:
     """Return the operation that sends a message; the schemas that it refers to are added to `schemas`."""
     text = (getattr(kind.type, "__doc__", None) or "").strip().splitlines()
-    wait = {"type": "string", "pattern": "^wait=[0-9]{1,6}$"}
     return {
         "operationId": f"{actor}.{kind.name}.send",
         "summary": text[0] if text and kind.type not in UNTYPED else f"Send {kind.name} to actor {actor}",
         "parameters": [
             *_key(),
-            _header("Idempotency-Key", {"type": "string", "pattern": f"^[!-~]{{1,{MAX_IDEMPOTENCY_CHARS}}}$"})
+            _header("Idempotency-Key", {"type": "string", "pattern": f"^[ -~]{{1,{MAX_IDEMPOTENCY_CHARS}}}$"})
             | {"description": "A repeat of a message with the same key gets the first answer, and changes nothing."},
-            _header("Prefer", wait) | {"description": f"How long to wait for the answer, up to {MAX_WAIT_S} s."},
+            _header("Prefer", {"type": "string", "examples": ["wait=10"]})
+            | {"description": f"`wait=` and how long to wait for the answer, up to {MAX_WAIT_S} s (RFC 7240)."},
         ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": _body(kind.type, schemas)}}},
         "responses": {**_answers(schemas), **_problems("400", "409", "413", "415", "422", "500")},

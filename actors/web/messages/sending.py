@@ -106,7 +106,7 @@ class Sending:
                 "bad-idempotency-key",
                 f"Idempotency-Key has {len(text)} characters: send 1 to {MAX_IDEMPOTENCY_CHARS} of ASCII, as a UUID",
             )
-        return f"{digest_of('http', actor, key, text)}{CONTENT_MARK.decode()}{content}"
+        return f"{digest_of('http', actor, key, text)}{CONTENT_MARK}{content}"
 
 
 class Messages:

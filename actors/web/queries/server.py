@@ -21,6 +21,7 @@ from actors.runtime.handlers.query_methods import Query
 from actors.runtime.handlers.query_methods import QueryTarget as AskedActor
 from actors.runtime.message.store import Store
 from actors.runtime.message.unresolved import resolved
+from actors.runtime.outbox.calls import QueriedOutbox
 from actors.runtime.queries.histories import read_as_of
 from actors.runtime.queries.queries import Bounds, read
 from actors.runtime.rows.row_store import RowStore
@@ -372,7 +373,7 @@ class QueryRoutes:
                 now_ms=held.now_ms,
                 stores={store: held.stores[store.name] for store in spec.stores},
                 windows=[store for store in spec.windows if isinstance(store, WindowStore)],
-                effects=spec.effects,
+                effects=None if spec.effects is None else QueriedOutbox(spec.effects),
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
             positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}

@@ -1,7 +1,8 @@
 """The check that an archive's files are as they were written, by their digests, on the executors.
 
-A file's digest is the XOR of XXH64 (seed 42) of its lines, the bytes between line feeds. Spark computes it without
-Python and without holding a file in memory, which a CRC of a whole file would need.
+A file's digest is the XOR of XXH64 (seed 42) of its lines, the bytes between line feeds, each with the file's name as
+the end: so that of all files together differs too if two have changed places. Spark computes it without Python and
+without holding a file in memory, which a CRC of a whole file would need.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def _digests(spark: SparkSession, folder: Folder, names: Sequence[str], by: Colu
     lines = spark.read.options(lineSep="\n", recursiveFileLookup="true")
     with reading(f"the files of the archive {folder}"):
         rows = lines.text([f"{folder.uri}/{name}" for name in names]).groupBy(by)
-        return {name: digest & _WORD for name, digest in rows.agg(F.bit_xor(F.xxhash64("value"))).collect()}
+        digest = F.bit_xor(F.xxhash64("value", "_metadata.file_name"))
+        return {name: number & _WORD for name, number in rows.agg(digest).collect()}
 
 
 def file_name(path: str) -> str:

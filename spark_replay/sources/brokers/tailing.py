@@ -36,6 +36,8 @@ _SETTINGS = {
     "max.poll.records": "5000",
 }
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: Python has no later time, and a fold goes by offsets."""
 
 
 def catch_up(
@@ -134,7 +136,7 @@ def _record(one: Any) -> Record:
         int(one.offset()),
         _bytes(one.key()),
         _bytes(one.value()),
-        _EPOCH + timedelta(milliseconds=int(one.timestamp())),
+        _EPOCH + timedelta(milliseconds=min(int(one.timestamp()), _LATEST_MS)),
         headers or None,
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dev import postgres as postgresql
 from dev.parts import Part
-from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
+from tests.kafka.helpers import WorkerProcess, delete, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.sink_app"
 TABLES = (
@@ -174,3 +174,27 @@ async def test_a_full_database_is_waited_for_and_nothing_is_skipped(
     await world.all_written(100)
     assert count_lines(world.address) == 100
     assert "fa-error" not in worker.log()
+
+
+async def test_a_topic_that_was_created_again_is_reported_and_read_when_its_offsets_are_gone(
+    brokers: str, database: Part, tmp_path: Path
+) -> None:
+    world = World(brokers, database, tmp_path)
+    await make_topics(brokers, world.topic)
+    await send(brokers, world.topic, numbers(100, 200))
+    worker = world.workers[0].start()
+    await world.all_written(100)
+    await delete(brokers, world.topic)
+    await make_topics(brokers, world.topic)
+    await send(brokers, world.topic, numbers(200, 500))
+    # at the latest when the worker has heard of it in its group
+    worker.terminate()
+    worker.start()
+    await eventually(lambda: "was deleted and created again since" in worker.log(), what=worker.log)
+    assert count_lines(world.address) == 100
+    for sink in ("lines", "latest"):
+        statement = f"DELETE FROM faust_sink_offsets WHERE sink = '{sink}' AND topic = '{world.topic}'"
+        assert statement in worker.log()
+        postgresql.run_sql(world.address, statement)
+    await world.all_written(400)
+    assert count_lines(world.address) == 400

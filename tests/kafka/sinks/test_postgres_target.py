@@ -87,6 +87,17 @@ async def test_a_record_without_a_row_deletes_the_key_s(target: Postgres, addres
     assert rows_of(address) == []
 
 
+@pytest.mark.parametrize("column", ["title", "count"])
+async def test_a_key_of_one_column_is_the_record_s_whatever_methods_texts_have(address: str, column: str) -> None:
+    postgresql.run_sql(address, f"CREATE TABLE texts ({column} text PRIMARY KEY, n int)")
+    target = made(address, table="texts", key=column)
+    await target.claim(SOURCE, "t1")
+    await target.write(*batch([("a", {column: "a", "n": 1}), ("b", {column: "b", "n": 1})]))
+    await target.write(*batch([("a", None)], first=2))
+    assert postgresql.run_sql(address, f"SELECT {column} FROM texts") == "b\n"
+    await target.close()
+
+
 async def test_without_a_key_rows_are_added_and_those_without_a_row_passed_over(address: str) -> None:
     postgresql.run_sql(address, "CREATE TABLE lines (n int, word text)")
     target = made(address, table="public.lines", key=())
@@ -120,8 +131,10 @@ async def test_a_writer_that_lost_its_partition_is_refused_and_leaves_nothing(ad
         (row("a", 1, 2**80), "NumericValueOutOfRange"),
         (row("a", 1, 1, more=object()), "cannot adapt type 'object'"),
         (row("a\0", 1, 1), "NUL"),
-        ((Key("a", 1), {"id": "a", "cents": 1}), "the row has no column 'part'"),
+        ((Key("a", 1), {"id": "a", "cents": 1}), "a column of the key is missing: 'part'"),
         ((Key("a", 1), "text"), "has to be a mapping"),
+        (("a", None), "isn't one of 2 columns"),
+        (({"id": "a"}, None), "a column of the key is missing: 'part'"),
     ],
 )
 async def test_a_row_that_can_not_be_written_is_refused_with_nothing_of_its_batch(

@@ -265,7 +265,6 @@ async def test_hostile_requests_are_refused_and_harm_nothing(farm: Farm) -> None
     head = f"Host: {host}\r\nAuthorization: Bearer {WRITE}\r\nContent-Type: application/json\r\n"
     for target in (
         "/actors/Counter/%ff%fe/add",
-        "/actors/Counter/%zz/add",
         "/actors/%00/%0d%0a/add",
         "/actors/../../add",
     ):
@@ -292,16 +291,17 @@ async def test_hostile_requests_are_refused_and_harm_nothing(farm: Farm) -> None
     assert worker.terminate() == 0
 
 
-async def test_a_workers_answers_are_as_its_document_says(farm: Farm) -> None:
-    worker = farm.start()
-    await farm.own_all(PARTITIONS)
+def test_a_workers_answers_are_as_its_document_says(brokers: str, tmp_path: Path) -> None:
+    """Outside of an event loop, which Hypothesis' threads don't bear."""
+    name, port = unique("http"), free_port()
+    asyncio.run(make_topics(brokers, f"{name}-in", partitions=PARTITIONS))
+    worker = WorkerProcess(
+        "tests.kafka.apps.http_app", brokers, tmp_path / "worker", APP_NAME=name, WEB_PORT=str(port)
+    ).start(web=True)
+    asyncio.run(eventually(lambda: worker.log().count(" owns ") >= PARTITIONS, what=worker.log))
     headers = {"Authorization": f"Bearer {WRITE}"}
-
-    def generate() -> int:
-        schema = openapi.from_url(f"{farm.urls[0]}/actors/openapi.json", headers=headers)
-        return attack(schema, "/Counter/(.key./add|_sent/)", headers)
-
-    assert await asyncio.to_thread(generate) == 2
+    schema = openapi.from_url(f"http://127.0.0.1:{port}/actors/openapi.json", headers=headers)
+    assert attack(schema, "/Counter/(.key./add|_sent/)", headers) == 2
     assert worker.terminate() == 0
 
 

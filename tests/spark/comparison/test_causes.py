@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_replay import ExportError, Report, explain_exports, kafka, validate_exports, write_rebuild
+from spark_replay import ExportError, ReadError, Report, explain_exports, kafka, validate_exports, write_rebuild
 from spark_replay.comparison.causes import CAUSES
+from spark_replay.fold.rebuilt import SUMMARY, digests_of, read_summary
+from spark_replay.sources.folders import Folder
 from spark_replay.sources.kafka import KafkaSource
 from tests.spark.damage import NEW, OLD, Damage, Worker, by, damages, extend, named_log, two_owners
 from tests.spark.helpers import PARTITIONS, Export, Log, Transaction, Write, home, put, write_log
@@ -121,6 +124,14 @@ def test_a_rebuild_that_was_changed(world: World, tmp_path: Path):
     assert validate_exports(world.source, against=folder).is_clean
     changed = flip(folder, b"fine-3")
     assert changed == 1
+    with pytest.raises(ReadError, match="of the rebuild isn't what was written"):
+        validate_exports(world.source, against=folder)
+    # one whose digests are right says what its rows say
+    place = Folder(world.source.spark, folder)
+    [layer] = read_summary(place).layers
+    summary = json.loads((folder / SUMMARY).read_text())
+    summary["layers"] = [asdict(replace(layer, files=digests_of(place)))]
+    (folder / SUMMARY).write_text(json.dumps(summary))
     report = validate_exports(world.source, against=folder)
     assert causes(report) == {"fine-3": "different_value"}
     assert report.against == f"rebuild in {folder}"

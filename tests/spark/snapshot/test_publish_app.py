@@ -127,6 +127,7 @@ def publish(*words: object) -> Result:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1500)
 def test_an_app_goes_to_another_number_of_partitions(
     spark: SparkSession, brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -30,7 +30,8 @@ from spark_replay import (
 )
 from spark_replay.archiving import _Run
 from spark_replay.sources.archives.archive import ArchiveSource
-from spark_replay.sources.archives.manifest import Manifest, decode_entry, encode_entry, read_manifest
+from spark_replay.sources.archives.manifest import ArchiveFile, Manifest, decode_entry, encode_entry, read_manifest
+from spark_replay.sources.archives.verification import digests_of, require_sound
 from spark_replay.sources.folders import Folder
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
 from tests.spark.helpers import (
@@ -517,3 +518,18 @@ def _follow(to: Path, number: int, before: str) -> None:
     previous, _ = decode_entry(before)
     entry, _ = decode_entry(file.read_text())
     file.write_text(encode_entry(entry, previous))
+
+
+def test_files_of_one_size_that_changed_places(spark: SparkSession, tmp_path: Path):
+    folder, contents = Folder(spark, tmp_path), {"data/0-a/one": "first\nline", "data/0-a/two": "other\nline"}
+    (tmp_path / "data" / "0-a").mkdir(parents=True)
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    digests = digests_of(spark, folder, list(contents))
+    place = {"topic": "t", "partition": 0, "first": 0, "last": 1, "latest_ms": 0, "records": 2, "bytes": 10}
+    files = [ArchiveFile(name=name, digest=digests[name], **place) for name in contents]
+    require_sound(spark, folder, files)
+    for name, content in zip(contents, reversed(contents.values()), strict=True):
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ArchiveError, match=r"data/0-a/one .* isn't what was written: its digest is"):
+        require_sound(spark, folder, files)

@@ -28,6 +28,8 @@ SOURCE = TopicPartition("in", 0)
         ("1970-01-01T02:00:01+02:00", Target(at_ms=1000)),
         ("in:0=15, in:1=0", Target(offsets={SOURCE: 15, TopicPartition("in", 1): 0})),
         ("a:b:3=7", Target(offsets={TopicPartition("a:b", 3): 7})),
+        ("1970-01-01T00:00:01.001Z", Target(at_ms=1001)),
+        ("2004-05-27T07:39:12.241999+00:00", Target(at_ms=1_085_643_552_241)),
     ],
 )
 def test_targets(text: str, target: Target) -> None:

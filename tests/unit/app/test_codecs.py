@@ -476,3 +476,20 @@ def test_equal_sets_have_equal_bytes_whatever_the_order_in_which_they_were_fille
     codec = resolve(set[str])
     assert codec.encode(set(words)) == codec.encode({*reversed(words)})
     assert resolve(dict[int, set[int]]).encode({1: {2}}) == b'{"1":[2]}'
+    tagged = msgspec.defstruct("Tagged", [("tags", set[str]), ("counts", dict[str, int])])
+    codec = resolve(tagged)
+    assert codec.encode(tagged(set(words), {"b": 1, "a": 2})) == codec.encode(
+        tagged({*reversed(words)}, {"a": 2, "b": 1})
+    )
+
+
+@pytest.mark.parametrize("kind", ["int | str", "str | None | int", "bytes | int", "Decimal | int"])
+def test_keys_of_two_types_that_may_be_one_text_are_refused_at_the_declaration(kind: str) -> None:
+    keys = eval(kind)
+    field = msgspec.defstruct("Counts", [("counts", dict[keys, int] | None)])
+    for type_ in (dict[keys, int], list[dict[str, dict[keys, int]]], field, field | None):
+        with pytest.raises(ConfigurationError, match='may be one text in JSON, as 1 and "1" are: use one type'):
+            resolve(type_)
+        with pytest.raises(ConfigurationError, match="use one type for keys"):
+            resolve(type_, for_others=True)
+    resolve(dict[int | float, int])

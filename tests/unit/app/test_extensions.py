@@ -81,7 +81,7 @@ def test_an_extension_of_the_users_changes_checks_and_serves() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("wbe", "there is no extension 'wbe'. Installed are cli, snapshots, web"),
+        ("wbe", "there is no extension 'wbe'. Installed are cli, sinks, snapshots, web"),
         ("nowhere.at.all:Own", "extension nowhere.at.all:Own .* can't be imported"),
         (f"{__name__}:Missing", "can't be imported"),
     ],

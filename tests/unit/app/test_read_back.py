@@ -336,18 +336,6 @@ def test_a_message_to_any_topic_that_this_program_could_not_read_is_refused(type
         codec.encode(value)
 
 
-@pytest.mark.parametrize("kind", ["int | str", "str | None | int", "bytes | int", "Decimal | int"])
-def test_keys_of_two_types_that_may_be_one_text_are_refused_at_the_declaration(kind: str) -> None:
-    keys = eval(kind)
-    field = msgspec.defstruct("Counts", [("counts", dict[keys, int] | None)])
-    for type_ in (dict[keys, int], list[dict[str, dict[keys, int]]], field, field | None):
-        with pytest.raises(ConfigurationError, match='may be one text in JSON, as 1 and "1" are: use one type'):
-            resolve(type_)
-        with pytest.raises(ConfigurationError, match="use one type for keys"):
-            resolve(type_, for_others=True)
-    resolve(dict[int | float, int])
-
-
 class Undated(faust.Record):
     at: Optional[datetime] = None  # noqa: UP045  as above
 

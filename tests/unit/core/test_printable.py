@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,7 @@ from actors.web.dashboard.rendering import Pages
 from spark_replay.comparison import report
 from spark_replay.printing import say
 from spark_replay.report import html, tables
-from stores._core.printable import moment, one_line, printable, printable_json
+from stores._core.printable import moment, moment_ms, one_line, printable, printable_json
 
 HOSTILE = "k\x1b]0;x\x07\n2026-01-01 ERROR forged\r\x9b2J\x7f\u2028\u202e\u2066\x85\ud800"
 ESCAPED = r"k\x1b]0;x\x07\n2026-01-01 ERROR forged\r\x9b2J\x7f\u2028\u202e\u2066\x85\ud800"
@@ -362,3 +363,14 @@ def test_a_statement_says_how_many_of_its_lines_were_left_out():
     again = line(7.6)
     assert logs.limited(again)
     assert again.getMessage() == "it is bad"
+
+
+@hypothesis.given(at_ms=st.integers(0, 253_402_300_799_999), rest=st.integers(0, 999), hours=st.integers(-12, 14))
+@hypothesis.example(at_ms=1001, rest=0, hours=0)
+@hypothesis.example(at_ms=1_085_643_552_241, rest=0, hours=0)
+def test_a_time_is_read_to_the_millisecond(at_ms: int, rest: int, hours: int) -> None:
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms, microseconds=rest)
+    assert moment_ms(at) == at_ms
+    near = datetime(9000, 1, 1, tzinfo=UTC)
+    if at < near:
+        assert moment_ms(at.astimezone(timezone(timedelta(hours=hours)))) == at_ms

@@ -43,7 +43,7 @@ from examples.top_pages import app as pages_app
 from examples.unpaid_orders import Order as PlacedOrder
 from examples.unpaid_orders import Payment, check_payment, orders, paid_orders, payments, unpaid_orders
 from examples.unpaid_orders import app as unpaid_app
-from examples.webhooks import Delivered, Endpoint, Event, post
+from examples.webhooks import Endpoint, Event, post
 from examples.webhooks import app as webhooks
 from tests.documents import ROOT, block, program
 
@@ -134,11 +134,11 @@ def test_a_client_has_so_many_calls_and_later_more():
 def test_webhooks_arrive_in_order_with_one_key_each():
     calls: list[tuple[str, str, int]] = []
 
-    async def post_flaky(call: EffectCall, url: str, body: str) -> Delivered:
+    async def post_flaky(call: EffectCall, url: str, body: str) -> int:
         calls.append((body, call.idempotency_key, call.attempt))
         if body == "two" and call.attempt < 3:
             raise ConnectionError("refused")
-        return Delivered(200)
+        return 200
 
     with ActorTestDriver(webhooks, effects={post: post_flaky}) as driver:
         for body in ("one", "two", "three"):
@@ -170,6 +170,18 @@ def test_orders_come_to_an_end(count: int, card: str, result: str, free: int):
         assert driver.get(Stock, "hat").free == free
         driver.advance(3600)
         assert driver.outputs(results) == []
+
+
+def test_an_order_that_can_not_be_paid_gives_its_things_back():
+    def refuse(call: EffectCall, card: str, count: int) -> bool:
+        raise ConnectionError("no payment service")
+
+    with ActorTestDriver(saga, partitions=2, effects={charge: refuse}) as driver:
+        driver.tell(Stock, "hat", Supply(5))
+        driver.tell(Process, "o1", Place("hat", 2, "ok"))
+        driver.advance(60)
+        assert [(sent.key, sent.value) for sent in driver.outputs(results)] == [("o1", "payment failed")]
+        assert driver.get(Stock, "hat").free == 5
 
 
 def test_sessions_give_each_visit_out_once():

@@ -15,6 +15,7 @@ import pytest
 
 from actors import App, Context
 from actors.errors import ConfigurationError, RecordError
+from actors.formats.columns import Column, converted
 from actors.testing import ActorTestDriver, FakeRegistry
 
 RECORDED = Path(__file__).parents[2] / "formats" / "debezium"
@@ -324,3 +325,23 @@ def test_a_table_without_a_type_of_keys_is_refused() -> None:
         app.table(app.topic(SOURCE, value_type=Customer), cdc="debezium")
     with pytest.raises(ConfigurationError, match="maxwell"):
         app.table(app.topic(SOURCE, key_type=int), cdc="maxwell")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scale", [0, 2, 40, -3])
+@pytest.mark.parametrize("number", [0, -1, 10**37 + 12_345, -(10**63) - 1])
+def test_a_decimal_has_all_its_digits(number: int, scale: int) -> None:
+    raw = number.to_bytes(28, signed=True)
+    expected = Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale))
+    column = Column("org.apache.kafka.connect.data.Decimal", scale)
+    values, _ = converted({"n": raw}, {"n": column}, {})
+    assert values["n"].as_tuple() == expected.as_tuple()
+    variable = Column("io.debezium.data.VariableScaleDecimal")
+    values, _ = converted({"n": {"value": raw, "scale": scale}}, {"n": variable}, {})
+    assert values["n"].as_tuple() == expected.as_tuple()
+
+
+@pytest.mark.parametrize("scale", ["2", 2.5, None, 10**30])
+def test_a_scale_that_is_none_is_named(scale: Any) -> None:
+    variable = {"n": Column("io.debezium.data.VariableScaleDecimal")}
+    with pytest.raises(ValueError, match=r"column n: .* is no io\.debezium\.data\.VariableScaleDecimal"):
+        converted({"n": {"value": b"\1", "scale": scale}}, variable, {})

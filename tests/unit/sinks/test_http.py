@@ -120,5 +120,9 @@ async def test_a_lookup_asks_a_service_with_a_quoted_key(service: Service) -> No
     assert await lookup.get("b") is None
     with pytest.raises(ServiceError, match="answered 500"):
         await lookup.get("c")
+    service.answers = [web.Response(text="<html>")]
+    with pytest.raises(ServiceError, match="isn't JSON"):
+        await lookup.get("d")
+    service.calls.pop()
     await lookup.close()
     assert [call[1] for call in service.calls] == ["/rates/a/b c", "/rates/b", "/rates/c"]

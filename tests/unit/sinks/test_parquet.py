@@ -98,6 +98,14 @@ async def test_a_topic_that_was_created_again_is_not_mixed_with_the_former(tmp_p
         await target.claim(SOURCE, "t2")
 
 
+async def test_a_file_of_another_program_is_reported(tmp_path: Path) -> None:
+    folder = tmp_path / "orders" / "3"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"id": ["a"]}), folder / "part.parquet")
+    with pytest.raises(ConfigurationError, match=r"part\.parquet wasn't written by a sink"):
+        await Parquet(tmp_path).claim(SOURCE, "t1")
+
+
 def test_a_place_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="ftp://"):
         Parquet("ftp://somewhere")

@@ -12,7 +12,7 @@ import faust
 import msgspec
 import pytest
 
-from actors import Actor, ActorsError, App, Context, EffectCall, OnError, UsageError, receive
+from actors import Actor, ActorsError, App, Context, EffectCall, GivenUp, OnError, UsageError, receive, timer
 from actors._core.task.commit import CommitMark
 from actors._core.task.topic_ids import TopicIds
 from actors.ports import TopicPartition
@@ -351,6 +351,34 @@ def test_a_timer_whose_message_fails_is_passed_over():
     [(key, offset, reason)] = unknowns(rows)
     assert (key, offset) == (b"a", 0)
     assert "raised ValueError: no" in reason
+
+
+def test_timers_call_their_methods_and_what_effects_tell_them_is_unknown():
+    app = make_app()
+
+    @app.effect(on_give_up="failed")
+    async def write(call: EffectCall) -> None: ...
+
+    @app.actor(app.topic("in", key_type=str), effects=[write])
+    class Shopper(Actor[Told]):
+        @receive
+        async def touch(self, message: Touch) -> None:
+            self.state.touched += 1
+            self.ctx.schedule(self.remind, 3, after=timedelta(seconds=message.seconds))
+            assert self.ctx.effects() == []
+            if message.seconds == 2:
+                self.ctx.effect(write)
+
+        @timer
+        async def remind(self, count: int) -> None:
+            self.state.reminded += count
+
+        async def failed(self, _: GivenUp) -> None: ...
+
+    values = (b'{"type":"touch","seconds":1}', b'{"type":"touch","seconds":2}')
+    rows = replay(app, Shopper, [record(n, value, at_ms=5_000 * n) for n, value in enumerate(values)])
+    assert states(rows) == {("Shopper", b"a"): b'{"touched":2,"reminded":3,"order":""}'}
+    assert unknowns(rows) == [(b"a", 1, "what effect write sent back isn't in the input")]
 
 
 def test_a_parked_message_of_any_size_is_no_unknown():

@@ -301,6 +301,42 @@ def test_a_method_without_its_mark_takes_no_handlers_place():
         assert driver.run(Twice.at("ada").deposit(Deposit(4))) == 8
 
 
+def test_handlers_of_a_class_that_is_no_actor_are_there():
+    class Mixed:
+        @receive
+        async def withdraw(self, message: Withdraw) -> int:
+            return -message.amount
+
+        @query
+        def amount(self) -> int:
+            return 7
+
+    app = an_app()
+
+    @app.actor(app.topic("commands", key_type=str))
+    class Account(Mixed, Actor[Balance]):
+        @receive
+        async def deposit(self, message: Deposit) -> int:
+            return message.amount
+
+    class Sub(Account):
+        @receive
+        async def withdraw(self, message: Withdraw) -> int:
+            return 5 * await super().withdraw(message)
+
+    class Below(Sub, Mixed):
+        pass
+
+    with ActorTestDriver(app) as driver:
+        ada = Account.at("ada")
+        assert driver.run(ada.withdraw(Withdraw(4))) == -4
+        assert driver.run(ada.deposit(Deposit(4))) == 4
+        assert driver.query(ada.amount) == 7
+    assert Below.receivers[Withdraw] is Sub.receivers[Withdraw] is not Account.receivers[Withdraw]
+    with pytest.raises(ConfigurationError, match=r"Sub\.withdraw has no @receive"):
+        type("Sub", (Mixed, Actor), {"withdraw": lambda self, message: 0})
+
+
 S, K = TypeVar("S"), TypeVar("K")
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from actors import App, HandlerFailedError, RecordTooLargeError, UsageError
 from actors.runtime.clock import SystemClock
-from actors.runtime.handlers.effect import Effect, EffectCall
+from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
+from actors.runtime.message.tools import EffectCall
 from actors.runtime.outbox.calls import make_key
 from actors.testing import ActorTestDriver
 from tests.unit.runtime.outbox.effect_bench import Log, bench, effect, play

@@ -42,7 +42,7 @@ def test_a_question_that_nobody_waits_for_is_answered_when_it_is_asked():
     topic = driver_topic(app, counter)
     with ActorTestDriver(app) as driver:
         for _ in range(2):
-            driver.send(topic, key="a", value=add(5), headers=asked(FIRST, reply_to=NOBODY))
+            driver.send(topic, key="a", value=add(5), headers=asked(FIRST, reply_to=NOBODY.encode()))
         assert replies(driver) == []
         driver.send(topic, key="a", value=add(5), headers=asked(FIRST))
         assert [(id_, status) for id_, status, _ in replies(driver)] == [(FIRST, b"ok")]
@@ -55,7 +55,7 @@ def test_an_open_question_is_of_one_content_too():
     app, gate = doors()
     topic = driver_topic(app, gate)
     with ActorTestDriver(app) as driver:
-        driver.send(topic, key="g", value=wait(), headers=asked(FIRST, reply_to=NOBODY))
+        driver.send(topic, key="g", value=wait(), headers=asked(FIRST, reply_to=NOBODY.encode()))
         assert answer_of(entry(driver, "Gate-answers", b"q")) is None
         driver.send(topic, key="g", value=wait("b"), headers=asked(SECOND))
         driver.crash(keep_disk=False)

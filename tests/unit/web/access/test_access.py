@@ -339,7 +339,7 @@ def test_all_tokens_are_compared_whichever_fits() -> None:
 
 
 async def test_workers_that_dont_know_each_others_tokens_say_so() -> None:
-    stranger = App("stranger", query_tokens=["another-0123456789"])
+    stranger = App("access", query_tokens=["another-0123456789"])
     workers = WorkerClient(stranger.extensions["web"].files.hops())
     async with served(**TOKENS) as server:
         try:
