@@ -70,7 +70,6 @@ from spark_replay.comparison import live, writers
 from spark_replay.errors import ReplayError
 from spark_replay.fold import points
 from spark_replay.fold.rebuilt import SUMMARY, decode_summary, read_summary
-from spark_replay.recompute import plan as recompute_plan
 from spark_replay.sources.archives.ledger import Ledger
 from spark_replay.sources.archives.manifest import ArchiveFile, Manifest, decode_entry, encode_entry
 from spark_replay.sources.brokers.topic import Span
@@ -431,11 +430,6 @@ DECODERS: dict[str, Decoder] = {
         lambda raw: decode_summary(raw, "a table"), (json.dumps(_SUMMARY).encode(),), (ReplayError,)
     ),
     "read_summary": Decoder(_file(SUMMARY, read_summary), (json.dumps(_SUMMARY).encode(),), (ReplayError,)),
-    "_summary": Decoder(
-        _file(SUMMARY, lambda made: recompute_plan._summary(made)),
-        (json.dumps(_SUMMARY).encode(),),
-        (ReplayError,),
-    ),
     "_parse_offsets": Decoder(
         _file("offsets", lambda made: points._parse_offsets(f"@{made / 'offsets'}")),
         (b'{"0": 5}', b"[5]"),
