@@ -20,11 +20,14 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTI
 SHOWN_BY_OTHERS = {
     "AnswerLater": "docs/reference/actors.md#answers-that-come-later",
     "EffectCall": "the example of Effect",
-    "ListRows": "the example of ListStore",
-    "MapRows": "the example of MapStore",
+    "ListRows": "docs/how-to/rows.md",
+    "ListStore": "docs/how-to/rows.md",
+    "MapRows": "docs/how-to/rows.md",
+    "MapStore": "docs/how-to/rows.md",
     "ParkedHere": "a result of ActorTestDriver",
     "Sent": "a result of ActorTestDriver",
-    "SetRows": "the example of SetStore",
+    "SetRows": "docs/how-to/rows.md",
+    "SetStore": "docs/how-to/rows.md",
 }
 """What has no example of its own, with the place that shows it."""
 
