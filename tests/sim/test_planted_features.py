@@ -20,8 +20,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.replicas.views import TopicView
 from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import Waiting
-from actors.runtime.rows.contents import _ByRow
-from actors.runtime.rows.row_store import RowStore
+from actors.runtime.rows.stores import RowStore, _ByRow
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.timers.timers import Timers
 from actors.testing.fakes.ports import FakeWriter
