@@ -26,6 +26,7 @@ from actors.web.events.followers import Follower
 from actors.web.events.positions import StreamPosition
 from actors.web.problems import NO_STORE, Problem, bad_request, not_ready
 from actors.web.queries.coding import Parameters, StoreCoding, last_key
+from actors.web.queries.service import service_of
 
 PREFIX = "/stores"
 PARAMETERS = frozenset({"encoding", "from"})
@@ -34,16 +35,10 @@ LAST_EVENT_ID = "Last-Event-ID"
 
 
 class Feeds:
-    """The feeds of an app's stores in this process.
+    """The feeds of an app's stores in this process."""
 
-    Args:
-        app: the app.
-        connect: connects to the brokers, as the app does by default.
-    """
-
-    def __init__(self, app: App, connect: Callable[[], TopicLogs] | None = None) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self._make_logs = connect
         self._feeds: dict[str, Feed] = {}
 
     async def follow(
@@ -92,7 +87,7 @@ class Feeds:
         return self._feeds[name], coding
 
     async def _connect(self) -> TopicLogs:
-        return await KafkaLogs.open(connection(self._app)) if self._make_logs is None else self._make_logs()
+        return await KafkaLogs.open(connection(self._app))
 
 
 def followed_stores(app: App) -> Mapping[str, StoreCoding]:
@@ -109,12 +104,15 @@ def followed_stores(app: App) -> Mapping[str, StoreCoding]:
 class EventRoutes:
     """Streams of changes; one per web server."""
 
-    def __init__(self, feeds: Feeds, connections: Connections) -> None:
+    def __init__(self, app: App, feeds: Feeds, connections: Connections) -> None:
+        self._app = app
         self._feeds = feeds
         self._connections = connections
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Follow a store, or a key of it."""
+        # A worker that starts or stops follows nothing.
+        service_of(self._app)
         parameters, reservation = Parameters(request, PARAMETERS), request[RESERVATION]
         key = request.rel_url.raw_path.split("/")[3:-1]
         positions = request.headers.getall(LAST_EVENT_ID, ())
@@ -154,7 +152,7 @@ async def _write(request: web.Request, response: web.StreamResponse, follower: F
 
 def mount_events(app: App, web_app: web.Application, feeds: Feeds) -> None:
     """Add the routes to a web server."""
-    routes, part = EventRoutes(feeds, guard_of(app, web_app).connections), web.Application()
+    routes, part = EventRoutes(app, feeds, guard_of(app, web_app).connections), web.Application()
     part.router.add_get("/{store}/events", routes.stream)
     part.router.add_get(r"/{store}/{key:[^/]*}/events", routes.stream)
     protect(app, web_app, PREFIX, part)

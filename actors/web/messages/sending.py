@@ -144,8 +144,7 @@ class Messages:
                 f"actor {actor} keeps no answers, so it can't recognise a repeat by Idempotency-Key: annotate what its "
                 "handlers return, or declare it with answer_ttl=timedelta(days=1)",
             )
-        encoded = await _encoded(inbox, kind, key, body)
-        content = digest_of(kind.name, encoded.value, *(part for header in encoded.headers for part in header))
+        encoded, content = await _encoded(inbox, kind, key, body)
         output = inbox.output
         with _refusals():
             partition = output.home(key, await self._app.asks.partitions_of(output.name))
@@ -215,11 +214,15 @@ class Messages:
         )
 
 
-async def _encoded(inbox: Inbox, kind: MessageKind, key: bytes, body: bytes) -> EncodedRequest:
-    """Return the record of a message that came as JSON; `Problem` if it isn't one."""
+async def _encoded(inbox: Inbox, kind: MessageKind, key: bytes, body: bytes) -> tuple[EncodedRequest, str]:
+    """Return the record of a message that came as JSON, and a digest of what JSON says; `Problem` if it isn't one.
+
+    The digest is the same after the type of the message, or a schema, has changed.
+    """
     actor, output = inbox.definition.name, inbox.output
     try:
         message = kind.decode(body)
+        content = digest_of(kind.name, msgspec.json.encode(msgspec.json.decode(body), order="sorted"))
         value = await resolved(lambda: output.encode_value(message), is_patient=False)
     except UnresolvedSchemaError as error:
         raise not_ready(str(error)) from error
@@ -227,7 +230,7 @@ async def _encoded(inbox: Inbox, kind: MessageKind, key: bytes, body: bytes) -> 
         raise bad_request("bad-body", f"message {kind.name} of actor {actor}: {error}") from error
     decode = (lambda _: None) if kind.answer is None else kind.answer.decode
     what = f"{kind.name} to actor {actor}, key {key[:80]!r}"
-    return EncodedRequest(key, value, output.headers_of(message), decode, what)
+    return EncodedRequest(key, value, output.headers_of(message), decode, what), content
 
 
 async def _answered(inbox: Inbox, kind: MessageKind, reply: ActorReply, headers: Mapping[str, str]) -> HttpAnswer:
