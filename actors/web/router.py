@@ -17,10 +17,10 @@ from actors._faust.settings.secrets import Level
 from actors.errors import NotReadyError
 from actors.web.access.callers import unauthorized
 from actors.web.access.limits import MAX_BODY_BYTES, MAX_BODY_S
-from actors.web.events.feeds import Feed
-from actors.web.events.followers import Follower
-from actors.web.events.routes import HEADERS, LAST_EVENT_ID, PARAMETERS, Feeds, followed_stores
-from actors.web.messages.kinds import Inbox
+from actors.web.events.broadcast import Broadcast
+from actors.web.events.followers import EventStream
+from actors.web.events.routes import HEADERS, LAST_EVENT_ID, PARAMETERS, Broadcasts, followed_stores
+from actors.web.messages.kinds import Addressee
 from actors.web.messages.openapi import inlined, send_operation
 from actors.web.messages.routes import MAX_OFFSET, SEND_PARAMETERS, SINGLE, STATUS_PARAMETERS, check_writable
 from actors.web.messages.sending import Messages, Sending
@@ -39,7 +39,7 @@ class Routes:
     def __init__(self, app: App, *, check_tokens: bool) -> None:
         self._app = app
         self._messages = Messages(app)
-        self._feeds = Feeds(app)
+        self._broadcasts = Broadcasts(app)
         self._check_tokens = check_tokens
 
     @contextlib.asynccontextmanager
@@ -48,12 +48,12 @@ class Routes:
         try:
             yield
         finally:
-            await self._feeds.close()
+            await self._broadcasts.close()
 
     def add_to(self, router: APIRouter) -> None:
         """Add all routes."""
         for actor, definition in sorted(self._app.actors.items()):
-            for name, kind in sorted(Inbox.of(definition).kinds.items()):
+            for name, kind in sorted(Addressee.of(definition).kinds.items()):
                 schemas: dict[str, Any] = {}
                 operation = send_operation(actor, kind, schemas)
                 options = {"openapi_extra": inlined(operation, schemas), "summary": operation["summary"]}
@@ -122,19 +122,19 @@ class Routes:
         if len(keys) > 1:
             raise bad_request("bad-key", "a slash in a key has to be written as %2F")
         position = request.headers.get(LAST_EVENT_ID) or parameters.text("from")
-        feed, follower = await self._feeds.follow(
+        broadcast, follower = await self._broadcasts.follow(
             store, keys[0] if keys else None, encoding=parameters.encoding(), position=position
         )
 
-        return _Stream(feed, follower)
+        return _Stream(broadcast, follower)
 
 
 class _Stream(StreamingResponse):
     """A stream whose follower leaves when the client does, also before the first event."""
 
-    def __init__(self, feed: Feed, follower: Follower) -> None:
+    def __init__(self, broadcast: Broadcast, follower: EventStream) -> None:
         super().__init__(follower.chunks(), headers=HEADERS)
-        self._leave = functools.partial(feed.leave, follower)
+        self._leave = functools.partial(broadcast.leave, follower)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from actors._core.partitioner import partition_for
 from actors.ports import TopicPartition
 from actors.testing.fakes.views import FakeTopicLogs
-from actors.web.events.routes import Feeds
+from actors.web.events.routes import Broadcasts
 from tests.sim.fakes.cluster import SimKafka
 from tests.sim.fakes.network import Conditions, Network
 from tests.unit.web.messages.bank import READ, make_app
@@ -32,7 +32,7 @@ def following(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TestClient, Sim
     async def connect(_: Any) -> FakeTopicLogs:
         return FakeTopicLogs(cluster, Network(Random(0), Conditions(latency_s=(0.0, 0.0))))
 
-    monkeypatch.setattr(Feeds, "_connect", connect)
+    monkeypatch.setattr(Broadcasts, "_connect", connect)
     api = FastAPI()
     api.include_router(make_app().router(), prefix="/v1")
     with TestClient(api) as client:
@@ -59,22 +59,22 @@ def test_what_cant_be_followed_is_refused(
 def test_changes_behind_a_position_are_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     with following(monkeypatch) as (client, cluster):
         home = TopicPartition(CHANGELOG, partition_for(b"a/b", PARTITIONS))
-        closing = Feeds.close
+        closing = Broadcasts.close
 
         async def stop_soon(follow: Any) -> None:
             await asyncio.sleep(0.5)
             await closing(follow)
 
-        follow = Feeds.follow
+        follow = Broadcasts.follow
 
-        async def follow_for_a_while(self: Feeds, *args: Any, **options: Any) -> Any:
+        async def follow_for_a_while(self: Broadcasts, *args: Any, **options: Any) -> Any:
             for cents in range(3):
                 cluster.produce(home, [(b"a/b", b'{"cents":%d,"deposits":1}' % cents, [])])
             stream = await follow(self, *args, **options)
             self.stopping = asyncio.create_task(stop_soon(self))
             return stream
 
-        monkeypatch.setattr(Feeds, "follow", follow_for_a_while)
+        monkeypatch.setattr(Broadcasts, "follow", follow_for_a_while)
         reply = client.get(
             f"/v1/stores/Account/a%2Fb/events?from={home.partition}:1", headers={"Authorization": f"Bearer {READ}"}
         )
