@@ -233,11 +233,8 @@ async def _encoded(addressee: Addressee, kind: MessageKind, key: bytes, body: by
     return EncodedRequest(key, value, output.headers_of(message), decode, what), content
 
 
-async def _answered(
-    addressee: Addressee, kind: MessageKind, reply: ActorReply, headers: Mapping[str, str]
-) -> HttpAnswer:
+async def _answered(actor: str, kind: MessageKind, reply: ActorReply, headers: Mapping[str, str]) -> HttpAnswer:
     """Return an actor's answer; `Problem` for a refusal."""
-    actor = addressee.definition.name
     decode = (lambda _: None) if kind.answer is None else kind.answer.decode
     asked = EncodedRequest(b"", b"", [], decode, f"{kind.name} to actor {actor}")
     try:
