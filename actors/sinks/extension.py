@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from actors._core.task.policy import OnError, Then
 from actors._faust.extensions import StartingWorker, WorkerExtension
 from actors.declare.arguments import check_span, single_topic
 from actors.declare.definition import check_name
+from actors.declare.names import own_prefix
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import name_of
 from actors.sinks.batch import Function, Target
@@ -27,6 +28,11 @@ class Sinks(WorkerExtension):
         super().__init__(app, settings)
         self.declared: dict[str, Sink] = {}
         self.running: list[SinkRunner] = []
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """By consumer group, the topics of the sinks."""
+        return {sink.group: str(sink.topic.get_topic_name()) for sink in self.declared.values()}
 
     def sink(
         self,
@@ -61,9 +67,10 @@ class Sinks(WorkerExtension):
                 raise ConfigurationError(f"{owner}: to={to!r} has to be a target, as Postgres(...)")
             target = Function(function) if to is None else to
             target.prepare(sink)
-            self.runs_alone = True
             self.declared[sink] = Sink(
                 name=sink,
+                # No app's id has two dashes in a row, so that no other app has a group of this name.
+                group=f"{own_prefix(self.app.app_id)}sink-{sink}",
                 topic=topic,
                 target=target,
                 row=None if to is None else function,

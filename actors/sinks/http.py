@@ -19,7 +19,6 @@ from actors.sinks.batch import Batch, Target
 
 REFUSED = frozenset((400, 409, 413, 415, 422))
 """Statuses by which a service refuses what is in a batch, or its size; any other failure is tried again."""
-LATER = frozenset((429, 503))
 LONGEST_WAIT_S = 3600.0
 MAX_SHOWN = 300
 MAX_ANSWER_BYTES = 1 << 20
@@ -120,7 +119,7 @@ def _shown(reply: HttpReply) -> str:
 
 def _wait_s(reply: HttpReply) -> float | None:
     """Return how long to wait as the service says, None if it doesn't."""
-    said = reply.headers.get("Retry-After", "") if reply.status in LATER else ""
+    said = reply.headers.get("Retry-After", "") if reply.status in (429, 503) else ""
     if not said:
         return None
     try:

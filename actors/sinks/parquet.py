@@ -17,7 +17,7 @@ try:
     import obstore
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+    from obstore.exceptions import AlreadyExistsError, BaseError
     from obstore.store import from_url
 except ImportError as error:
     raise ImportError("actors.sinks.parquet takes both: pip install 'faust-actors[parquet,s3]'") from error
@@ -96,8 +96,6 @@ class Parquet(Target):
             raise FencedError(
                 f"{path} exists: another worker, or an attempt that was cut off, has written it"
             ) from None
-        except NotFoundError as error:
-            raise ConfigurationError(f"{path}: {error}") from error
 
     def _file(self, batch: Batch, rows: Sequence[Any]) -> bytes:
         pairs = [(record, row) for record, row in zip(batch.records, rows, strict=True) if row is not None]

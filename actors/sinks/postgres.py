@@ -275,8 +275,6 @@ class SelectRow:
     A key that is a tuple has the values of several parameters.
 
     Args:
-        address: a connection string.
-        query: the query.
         connections: how many are open at a time.
         timeout: the longest query.
     """
