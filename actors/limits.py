@@ -133,7 +133,7 @@ def declare(app: Any) -> None:
             state, now_ms = self.state, self.ctx.now_ms
             state.out = {id: until_ms for id, until_ms in state.out.items() if until_ms > now_ms}
             state.begun = state.begun[-state.count :] if state.count else []
-            state.waiting = [one for one in state.waiting if one.until_ms > now_ms]
+            state.waiting = [waiting for waiting in state.waiting if waiting.until_ms > now_ms]
             while state.waiting and state.next_ms() <= now_ms:
                 first = state.waiting.pop(0)
                 state.out[first.id] = now_ms + first.lease_ms
