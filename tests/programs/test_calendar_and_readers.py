@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,6 @@ from actors import EffectCall
 from actors.testing import ActorTestDriver
 from tests.programs import at_most_ten, long_rides, mails_per_minute, nightly_report, order_readers, word_counts
 
-FOLDER = Path(__file__).parent
-REPOSITORY = FOLDER.parents[1]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOUR_MS, START_MS = 3_600_000, int(NOW.timestamp()) * 1000
 

@@ -16,7 +16,6 @@ from tests.documents import Block, block
 from tests.programs import agent, jobs, order_validation, trip_saga
 
 FOLDER = Path(__file__).parent
-REPOSITORY = FOLDER.parents[1]
 DAY_S = 86_400.0
 FAR_S = 60.0
 """Longer than all attempts of an effect take."""
