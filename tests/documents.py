@@ -107,6 +107,7 @@ RUN_ELSEWHERE = {
         ),
         "tests/unit/docs/test_calendar_pages.py",
     ),
+    "docs/how-to/job-queue.md#From Python": "tests/unit/docs/test_job_queue_page.py",
     "docs/how-to/http-commands.md#Take commands by HTTP": "tests/unit/docs/test_http_page.py",
     "docs/how-to/http-commands.md#The same in FastAPI": "tests/unit/docs/test_http_page.py",
     "docs/how-to/http-commands.md#The same in FastAPI/2": "tests/unit/docs/test_http_page.py",

@@ -206,6 +206,10 @@ class _Uncalled:
     def call_in(self, running: object) -> str | None:
         return None
 
+    def cancel(self, ctx: Context, id: str) -> bool:
+        self._unknowns.note(ctx._record, "whether an effect was done when it was cancelled isn't in the input")
+        return False
+
     def pending(self, ctx: Context, limit: int) -> list[Any]:
         return []
 

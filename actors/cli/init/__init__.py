@@ -27,6 +27,7 @@ def init(name: str, template: str) -> None:
     join      joins two streams within a time, and reports what has no match
     window    sums up values per key and minute
     locks     does one job at a time on each resource
+    jobs      runs jobs with retries, limits, status and cancel
     """  # noqa: D301  click takes this character for "leave the lines as they are"
     with one_line_errors():
         make_project(Path.cwd(), name, template)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from actors.errors import ActorsError
 
-TEMPLATES = ("run-once", "join", "window", "locks")
+TEMPLATES = ("run-once", "join", "window", "locks", "jobs")
 MAX_NAME_CHARACTERS = 50
 """The name begins those of topics, which Kafka limits to 249."""
 

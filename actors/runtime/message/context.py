@@ -409,6 +409,22 @@ class Context:
             raise UsageError("ctx.effects(): the actor was declared without effects=[...]")
         return effects.pending(self, limit)
 
+    def cancel_effect(self, id: str) -> bool:
+        """Remove a call of this key that isn't done, with this message's commit; return whether there was one.
+
+        A call that runs goes on to its end. Its result is dropped, and no method is called with it.
+
+        Args:
+            id: the call's idempotency key, as `effect` and `effects` return it.
+
+        Raises:
+            UsageError: the actor has no effects.
+        """
+        effects = self._working("cancel_effect").tools.effects
+        if effects is None:
+            raise UsageError("ctx.cancel_effect(): the actor was declared without effects=[...]")
+        return effects.cancel(self, id)
+
     async def ask(self, actor: Any, key: Any, message: Any, *, timeout: timedelta = DEFAULT_ASK_TIMEOUT) -> Any:
         """Send `message` to the actor of `key`, outside of this message's commit, and wait for its handler's result.
 

@@ -155,6 +155,9 @@ class Calling(Listing, Protocol):
     ) -> str:
         """Call an effect as `Context.effect` does."""
 
+    def cancel(self, ctx: Any, id: str) -> bool:
+        """Remove a call as `Context.cancel_effect` does."""
+
     def call_in(self, running: Any) -> str | None:
         """Return the id of the call that an asyncio task makes; None if it makes none."""
 

@@ -51,14 +51,14 @@ class Attempts:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def make(self, raw_key: bytes, head: Head, effect: Effect, began: Callable[[], object]) -> Outcome:
-        """Make the call, as soon as it has its permit; `began` is called right before.
+    async def make(self, raw_key: bytes, head: Head, effect: Effect, begin: Callable[[], bool]) -> Outcome:
+        """Make the call, as soon as it has its permit, unless `begin`, which is called right before, says no.
 
         Raises:
             CancelledError: the processor ends.
         """
         if effect.permits is None:
-            return await self._make(raw_key, head, effect, began)
+            return await self._make(raw_key, head, effect, begin)
         running = running_task()
         self.waiting += 1
         is_waiting = True
@@ -67,7 +67,7 @@ class Attempts:
             async with effect.permits.permit(self._turns, effect.timeout, args, kwargs) as ended:
                 self.waiting -= 1
                 is_waiting = False
-                outcome = await self._make(raw_key, head, effect, began)
+                outcome = await self._make(raw_key, head, effect, begin)
                 ended(outcome.cause)
                 return outcome
         except EXITS:
@@ -79,12 +79,12 @@ class Attempts:
         finally:
             self.waiting -= is_waiting
 
-    async def _make(self, raw_key: bytes, head: Head, effect: Effect, began: Callable[[], object]) -> Outcome:
+    async def _make(self, raw_key: bytes, head: Head, effect: Effect, begin: Callable[[], bool]) -> Outcome:
         limit_s, running = effect.timeout.total_seconds(), running_task()
         deadline = asyncio.timeout(limit_s)
         try:
             async with deadline:
-                result = await self._call(raw_key, head.record, effect, began)
+                result = await self._call(raw_key, head.record, effect, begin)
         except EXITS:
             raise
         except BaseException as error:
@@ -135,7 +135,7 @@ class Attempts:
             )
         return value, headers
 
-    async def _call(self, raw_key: bytes, record: EffectRecord, effect: Effect, began: Callable[[], object]) -> Any:
+    async def _call(self, raw_key: bytes, record: EffectRecord, effect: Effect, begin: Callable[[], bool]) -> Any:
         call = EffectCall(
             idempotency_key=record.id,
             fencing_token=self._epoch,
@@ -147,7 +147,8 @@ class Attempts:
         )
         args, kwargs = self.arguments[effect.name].bind(record.args, record.kwargs)
         function = partial(effect.function, call, *args, **kwargs)
-        began()
+        if not begin():
+            return None
         if inspect.iscoroutinefunction(effect.function):
             return await function()
         if self._threads is None:

@@ -246,6 +246,10 @@ class Effects:
                 return int(overlay.delete(store_key))
         return 0
 
+    def cancel(self, ctx: Context, id: str) -> bool:
+        """Remove a call: see `Context.cancel_effect`."""
+        return bool(self.drop(ctx._working("cancel_effect"), ctx._raw_key, id))
+
     def _first(self, state: TaskState, raw_key: bytes) -> Head | None:
         """Return the head of a line as a message sees it."""
         for store_key, raw in state.overlays[self._store].items(*line_bounds(raw_key)):
@@ -399,8 +403,7 @@ class Effects:
             return
         effect = self._functions.get(head.record.name)
         if effect is None:
-            name = head.record.name
-            missing = f"actor {self._spec.name} {UNKNOWN_EFFECT} {name!r}: was it renamed or removed?"
+            missing = f"actor {self._spec.name} {UNKNOWN_EFFECT} {head.record.name!r}: was it renamed or removed?"
             self._end(run, Outcome(error=missing, is_final=True))
             return
         held_up = self.held_up.pop(head.record.id, None)
@@ -439,9 +442,8 @@ class Effects:
     async def _attempt(self, run: Run, effect: Effect) -> None:
         running: Any = asyncio.current_task()
         try:
-            # Not before the function is called: a call that is cancelled before its first step wasn't made.
-            began = partial(self._started.pop, run.raw_key, None)
-            tracing, attempt = self._spec.tracing, self._attempts.make(run.raw_key, run.head, effect, began)
+            begin = partial(self._begin, run, effect)
+            tracing, attempt = self._spec.tracing, self._attempts.make(run.raw_key, run.head, effect, begin)
             outcome = await (attempt if tracing is None else tracing.effect(run.head.record, attempt))
             # Not at the task's end: that this call has ended leaves room for another.
             self._running.pop(running, None)
@@ -456,6 +458,13 @@ class Effects:
             self._failure = error
         finally:
             self._wake()
+
+    def _begin(self, run: Run, effect: Effect) -> bool:
+        """Return whether a call may be made: one that waited for its permit may have been dropped meanwhile."""
+        # Not before the function is called: a call that is cancelled before its first step wasn't made.
+        self._started.pop(run.raw_key, None)
+        head = run.head if effect.permits is None else self._lines.head(run.raw_key)
+        return head is not None and head.mark == run.head.mark
 
     def _report(self, run: Run, outcome: Outcome) -> _Report | None:
         """Return what the actor is told of an outcome; None for nothing."""
@@ -551,12 +560,10 @@ class Effects:
         what = "has an unknown outcome" if outcome.is_unknown else f"failed in attempt {attempts}"
         level, follows = logging.WARNING, "Its actor is told, and later effects of its key go on"
         if not is_told:
-            level, follows = (
-                logging.ERROR,
-                (
-                    "It is parked, and later effects of its key wait behind it: try it again with "
-                    f"`faust parked retry {self._spec.name} KEY`, or give it up with `faust parked drop`"
-                ),
+            level = logging.ERROR
+            follows = (
+                "It is parked, and later effects of its key wait behind it: try it again with "
+                f"`faust parked retry {self._spec.name} KEY`, or give it up with `faust parked drop`"
             )
         error = (outcome.error or "")[:_ERROR_CHARS]
         text, where = "%s: effect %s (%s) %s: %s. %s", self._where(run)

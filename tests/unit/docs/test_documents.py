@@ -12,6 +12,7 @@ RUN_BY = {
     "docs/reference/queries.md": "tests/kafka/web/test_queries.py",
     "docs/how-to/rows.md": "tests/unit/docs/test_rows_page.py",
     "docs/how-to/http-commands.md": "tests/kafka/web/test_http.py",
+    "docs/how-to/job-queue.md": "tests/kafka/docs/test_job_queue.py",
     "docs/how-to/security.md": "tests/kafka/access/test_broker_access.py",
     "docs/how-to/standbys.md": "tests/kafka/takeover/test_standby.py",
     "docs/tutorial/shop.md": "tests/kafka/docs/test_tutorial.py",
