@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from actors.declare.arguments import check_span, single_topic
 from actors.declare.definition import check_name
 from actors.declare.names import own_prefix
 from actors.errors import ConfigurationError
-from actors.runtime.handlers.callables import name_of
+from actors.runtime.handlers.callables import is_generator, name_of
 from actors.sinks.batch import Function, Target
 from actors.sinks.partition import Sink
 from actors.sinks.runner import SinkRunner
@@ -63,6 +64,10 @@ class Sinks(WorkerExtension):
             check_span(owner, "within", within, may_be_zero=True)
             if not isinstance(batch, int) or batch < 1:
                 raise ConfigurationError(f"{owner}: batch={batch!r} has to be a number of records, 1 or more")
+            if to is not None and (inspect.iscoroutinefunction(function) or is_generator(function)):
+                raise ConfigurationError(
+                    f"{owner}: with to= the function returns the row of a record: write a plain `def` without `yield`"
+                )
             if to is not None and not isinstance(to, Target):
                 raise ConfigurationError(f"{owner}: to={to!r} has to be a target, as Postgres(...)")
             target = Function(function) if to is None else to

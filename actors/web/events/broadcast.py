@@ -14,6 +14,7 @@ import msgspec
 
 from actors._core.backoff import Backoff
 from actors._core.logs import escaping
+from actors._core.values.rows import row_parts
 from actors.errors import ActorsError, BrokerUnavailableError, UnknownTopicError, UnresolvedSchemaError
 from actors.ports import Clock, LogRecord, TopicFacts, TopicLogs, TopicPartition
 from actors.runtime.cancellation import end
@@ -188,20 +189,22 @@ class Broadcast:
     async def _read(self, logs: TopicLogs, facts: TopicFacts) -> None:
         """Deliver what is committed until nobody follows any more, or the log is another one."""
         pause, failures, idle_s = Backoff(), 0, self._clock.monotonic()
-        while True:
-            try:
-                await self._follow_on(logs, facts, idle_s)
-                break
-            except BrokerUnavailableError as error:
-                failures += 1
-                logger.warning("the broadcast of %s: %s; it is tried again", self._topic, error)
-                await self._clock.sleep(pause.delay_s(min(failures, 10)))
-            except ActorsError as error:
-                # The log was made again, or lost records: a new broadcast begins with the next follower.
-                logger.warning("the broadcast of %s ends: %s", self._topic, error)
-                break
-        for follower in self._all():
-            follower.end("cut", "the changelog can't be followed on: connect again")
+        try:
+            while True:
+                try:
+                    await self._follow_on(logs, facts, idle_s)
+                    break
+                except BrokerUnavailableError as error:
+                    failures += 1
+                    logger.warning("the broadcast of %s: %s; it is tried again", self._topic, error)
+                    await self._clock.sleep(pause.delay_s(min(failures, 10)))
+        except ActorsError as error:
+            # The log was made again, or lost records: a new broadcast begins with the next follower.
+            logger.warning("the broadcast of %s ends: %s", self._topic, error)
+        finally:
+            # After any error: nobody is to wait for events that don't come.
+            for follower in self._all():
+                follower.end("cut", "the changelog can't be followed on: connect again")
 
     async def _follow_on(self, logs: TopicLogs, facts: TopicFacts, idle_s: float) -> None:
         topic_ids = {self._topic: facts.topic_id}
@@ -260,7 +263,8 @@ class Broadcast:
         source = TopicPartition(self._topic, number)
         async for records, _ in logs.read(source, start, stop, facts.topic_id):
             for record in records:
-                those = [*by_key.get(record.key, ()), *of_all] if record.key is not None else []
+                key = self._key_of(record)
+                those = [] if key is None else [*by_key.get(key, ()), *of_all]
                 those = [follower for follower in those if record.offset < follower.ends[number]]
                 if those:
                     event = await self._event(number, record)
@@ -270,7 +274,16 @@ class Broadcast:
                 await follower.has_room(SLOW_S)
 
     def _followers_of(self, record: LogRecord) -> list[EventStream]:
-        return [] if record.key is None else [*self._by_key.get(record.key, ()), *self._of_all]
+        key = self._key_of(record)
+        return [] if key is None else [*self._by_key.get(key, ()), *self._of_all]
+
+    def _key_of(self, record: LogRecord) -> bytes | None:
+        """Return the key whose followers get a record, of a row the one that it is below; None if nobody gets it."""
+        raw, store = record.key, self._coding.store
+        if raw is None or store.below is None:
+            return raw
+        # A key's span says how many rows there are, and is no row.
+        return store.home_key(raw) if row_parts(raw)[1] is not None else None
 
     def _all(self) -> list[EventStream]:
         return [*self._of_all, *itertools.chain.from_iterable(self._by_key.values())]

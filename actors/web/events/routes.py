@@ -15,6 +15,7 @@ from actors._kafka.consume.logs import KafkaLogs
 from actors.declare.host import changelog_topic
 from actors.errors import ActorsError
 from actors.ports import TopicLogs
+from actors.runtime.rows.stores import RowStore
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.store import WindowStore
 from actors.web.access import guard_of, protect
@@ -26,6 +27,7 @@ from actors.web.events.followers import EventStream
 from actors.web.events.positions import StreamPosition
 from actors.web.problems import NO_STORE, Problem, bad_request, not_ready
 from actors.web.queries.coding import Parameters, StoreCoding, last_key
+from actors.web.queries.rows import RowCoding
 from actors.web.queries.service import service_of
 
 PREFIX = "/stores"
@@ -56,7 +58,9 @@ class Broadcasts:
             Problem: there is no such store, or it can't be followed.
         """
         broadcast, coding = self._broadcast(store)
-        key = None if raw_key is None else coding.key_of_url(last_key(raw_key, 0), encoding)
+        below = coding.store.below
+        keys = RowCoding(below, coding) if isinstance(below, RowStore) else coding
+        key = None if raw_key is None else keys.key_of_url(last_key(raw_key, 0), encoding)
         at = None if position is None else StreamPosition.parse(position)
 
         def home(partitions: int) -> int | None:

@@ -12,6 +12,7 @@ import pytest
 
 from actors import App, Context
 from actors._core.partitioner import MURMUR2, partition_for
+from actors._core.values.rows import encode_span, place_row, rows_prefix, span_key
 from actors.ports import TopicPartition
 from actors.testing.fakes.ports import FakeClock
 from actors.testing.fakes.views import FakeTopicLogs
@@ -19,6 +20,7 @@ from actors.web.events import broadcast as broadcasts
 from actors.web.events.broadcast import Broadcast
 from actors.web.events.followers import MAX_WAITING_BYTES, EventStream
 from actors.web.events.positions import StreamPosition
+from actors.web.events.routes import Feeds
 from actors.web.problems import Problem
 from actors.web.queries.coding import StoreCoding
 from stores._core.record import METADATA_HEADER, encode_metadata
@@ -365,3 +367,42 @@ def test_positions_are_read_back() -> None:
     position = StreamPosition({0: 5, 11: 7}, "1c2d3e4f", 1_700_000_000)
     assert StreamPosition.parse(str(position)) == position
     assert StreamPosition.parse("3:1841") == StreamPosition({3: 1841})
+
+
+def test_of_rows_below_a_key_each_is_an_event_and_their_count_is_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App("feeds", broker="kafka://127.0.0.1:1")
+    lines = app.list_store("lines", key_type=str, value_type=str)
+
+    @app.actor(app.topic("in", key_type=str, value_type=str), stores=[lines])
+    async def talk(ctx: Context, word: str) -> None: ...
+
+    def append(key: str, place: int) -> None:
+        raw, headers = key.encode(), [(METADATA_HEADER, encode_metadata(1, 1))]
+        rows = [
+            (rows_prefix(raw) + place_row(place), f"{key} {place}".encode(), headers),
+            (span_key(raw), encode_span(0, place + 1), headers),
+        ]
+        world.cluster.produce(TopicPartition(TOPIC, partition_for(raw, PARTITIONS)), rows)
+
+    async def test() -> None:
+        feeds = Feeds(app, lambda: FakeTopicLogs(world.cluster, world.network, chunk_records=7))
+        monkeypatch.setattr("actors.web.events.routes.changelog_topic", lambda app, name: TOPIC)
+        room, whole = Reader(*await feeds.follow("lines", "room")), Reader(*await feeds.follow("lines", None))
+        assert [(await reader.event())[0] for reader in (room, whole)] == ["position", "position"]
+        for key, place in (("room", 0), ("hall", 0), ("room", 1)):
+            append(key, place)
+        assert await room.values(2) == [(["room", 0], "room 0"), (["room", 1], "room 1")]
+        assert sorted(await whole.values(3)) == [
+            (["hall", 0], "hall 0"),
+            (["room", 0], "room 0"),
+            (["room", 1], "room 1"),
+        ]
+        append("room", 2)
+        again = Reader(*await feeds.follow("lines", "room", position=room.last_id))
+        assert (await again.event())[0] == "position"
+        assert await again.values(1) == [(["room", 2], "room 2")]
+        await feeds.close()
+
+    world.run(test)
