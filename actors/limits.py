@@ -224,7 +224,7 @@ class Permit:
     until_s: float
 
     def end(self, error: BaseException | None) -> None:
-        """Give it back; the error that the call ended with may say how long no other one is to begin."""
+        """Return the permit; the error that the call ended with may say how long no other one is to begin."""
         self.limit.give_back(self.key, Release(self.id, int(retry_after_s(error) * 1000)))
 
 

@@ -402,8 +402,7 @@ class Effects:
             missing = f"actor {self._spec.name} {UNKNOWN_EFFECT} {head.record.name!r}: was it renamed or removed?"
             self._end(run, Outcome(error=missing, is_final=True))
             return
-        held_up = self.held_up.pop(head.record.id, None)
-        if held_up is not None:
+        if (held_up := self.held_up.pop(head.record.id, None)) is not None:
             # Nothing could be committed while it blocked, so this attempt stands for all of those.
             self._end(run, Outcome(error=held_up.reason))
             return
@@ -485,17 +484,13 @@ class Effects:
             then = None if record.then is msgspec.UNSET else record.then
             return None if outcome.value is None else _Report(then, outcome.value, outcome.headers)
         effect = self._functions.get(record.name)
-        if effect is None or methods is None or not self._is_last(effect, record, outcome):
+        if effect is None or methods is None or not outcome.is_last(effect, record.attempts + 1):
             return None
         error, method = outcome.error[:_ERROR_CHARS], effect.on_give_up
         value: GivenUp | Unknown = GivenUp(record.name, record.id, record.attempts + 1, error)
         if outcome.is_unknown:
             value, method = Unknown(record.name, record.id, error), effect.on_unknown
         return None if method is None else _Report(method, _encode((methods.told(method, value), {})), carried(record))
-
-    @staticmethod
-    def _is_last(effect: Effect, record: EffectRecord, outcome: Outcome) -> bool:
-        return outcome.is_final or 0 < effect.attempts <= record.attempts + 1
 
     def _message(self, run: Run, outcome: Outcome) -> InternalMessage:
         record, scope, report = run.head.record, self._state.scope, self._report(run, outcome)
@@ -548,7 +543,7 @@ class Effects:
         error = (outcome.error or "")[:_ERROR_CHARS]
         effect = self._functions.get(record.name)
         attempts = record.attempts + (effect is not None)
-        if effect is None or self._is_last(effect, record, outcome):
+        if effect is None or outcome.is_last(effect, record.attempts + 1):
             self._bury(state, run, record, outcome, is_told=False)
             return msgspec.structs.replace(record, attempts=attempts, error=error, parked=True)
         wait_s = max(effect.wait_s(attempts), retry_after_s(outcome.cause))

@@ -20,7 +20,7 @@ from actors.web.events import broadcast as broadcasts
 from actors.web.events.broadcast import Broadcast
 from actors.web.events.followers import MAX_WAITING_BYTES, EventStream
 from actors.web.events.positions import StreamPosition
-from actors.web.events.routes import Feeds
+from actors.web.events.routes import Broadcasts
 from actors.web.problems import Problem
 from actors.web.queries.coding import StoreCoding
 from stores._core.record import METADATA_HEADER, encode_metadata
@@ -372,7 +372,7 @@ def test_positions_are_read_back() -> None:
 def test_of_rows_below_a_key_each_is_an_event_and_their_count_is_none(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = App("feeds", broker="kafka://127.0.0.1:1")
+    app = App("broadcasts", broker="kafka://127.0.0.1:1")
     lines = app.list_store("lines", key_type=str, value_type=str)
 
     @app.actor(app.topic("in", key_type=str, value_type=str), stores=[lines])
@@ -387,9 +387,13 @@ def test_of_rows_below_a_key_each_is_an_event_and_their_count_is_none(
         world.cluster.produce(TopicPartition(TOPIC, partition_for(raw, PARTITIONS)), rows)
 
     async def test() -> None:
-        feeds = Feeds(app, lambda: FakeTopicLogs(world.cluster, world.network, chunk_records=7))
+        async def connect(_: Broadcasts) -> FakeTopicLogs:
+            return FakeTopicLogs(world.cluster, world.network, chunk_records=7)
+
+        monkeypatch.setattr(Broadcasts, "_connect", connect)
+        broadcasts = Broadcasts(app)
         monkeypatch.setattr("actors.web.events.routes.changelog_topic", lambda app, name: TOPIC)
-        room, whole = Reader(*await feeds.follow("lines", "room")), Reader(*await feeds.follow("lines", None))
+        room, whole = Reader(*await broadcasts.follow("lines", "room")), Reader(*await broadcasts.follow("lines", None))
         assert [(await reader.event())[0] for reader in (room, whole)] == ["position", "position"]
         for key, place in (("room", 0), ("hall", 0), ("room", 1)):
             append(key, place)
@@ -400,9 +404,9 @@ def test_of_rows_below_a_key_each_is_an_event_and_their_count_is_none(
             (["room", 1], "room 1"),
         ]
         append("room", 2)
-        again = Reader(*await feeds.follow("lines", "room", position=room.last_id))
+        again = Reader(*await broadcasts.follow("lines", "room", position=room.last_id))
         assert (await again.event())[0] == "position"
         assert await again.values(1) == [(["room", 2], "room 2")]
-        await feeds.close()
+        await broadcasts.close()
 
     world.run(test)
