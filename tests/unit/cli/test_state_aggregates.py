@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from faust.exceptions import AlreadyConfiguredWarning
 
 from actors._faust.setup import Setup
 from actors.cli import cli
@@ -23,7 +25,10 @@ def datadir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder of the app with what a test driver's actor wrote."""
     root = tmp_path_factory.mktemp("aggregates")
     app = aggregates_app.app
-    app.conf.datadir = root
+    with warnings.catch_warnings():
+        # Another test of this process may have looked at the folder.
+        warnings.simplefilter("ignore", AlreadyConfiguredWarning)
+        app.conf.datadir = root
     with ActorTestDriver(app, partitions=1) as driver:
         for cents in (5, 2, 8):
             driver.send(aggregates_app.sales, key="ada", value=Sale(cents, "x"))

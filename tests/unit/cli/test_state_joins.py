@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from faust.exceptions import AlreadyConfiguredWarning
 
 from actors._faust.setup import Setup
 from actors.cli import cli
@@ -23,7 +25,10 @@ def datadir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder of the app with what a test driver's join wrote."""
     root = tmp_path_factory.mktemp("joins")
     app = joins_app.app
-    app.conf.datadir = root
+    with warnings.catch_warnings():
+        # Another test of this process may have looked at the folder.
+        warnings.simplefilter("ignore", AlreadyConfiguredWarning)
+        app.conf.datadir = root
     with ActorTestDriver(app, partitions=2) as driver:
         driver.send(joins_app.orders, key="ada", value=5, timestamp_ms=NOON_MS)
         driver.send(joins_app.payments, key="ada", value=3, timestamp_ms=NOON_MS + 1)

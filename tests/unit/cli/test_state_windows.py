@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from faust.exceptions import AlreadyConfiguredWarning
 
 from actors._core.windows.rows import list_key
 from actors._faust.setup import Setup
@@ -28,7 +30,10 @@ def datadir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder of the app with what a test driver's actor wrote."""
     root = tmp_path_factory.mktemp("windows")
     app = windows_app.app
-    app.conf.datadir = root
+    with warnings.catch_warnings():
+        # Another test of this process may have looked at the folder.
+        warnings.simplefilter("ignore", AlreadyConfiguredWarning)
+        app.conf.datadir = root
     with ActorTestDriver(app, partitions=2) as driver:
         for key, amount, minute in [("ada", 1, 0), ("ada", 2, 0.5), ("bob", 9, 0), ("ada", 7, 2)]:
             driver.send(windows_app.events, key=key, value=amount, timestamp_ms=NOON_MS + int(minute * MINUTE_MS))
