@@ -16,7 +16,15 @@ def test_the_page_and_the_template_fit(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(make_project(tmp_path, "my-jobs", "jobs"))
     program = importlib.import_module("my_jobs")
     page, text = (ROOT / "docs/how-to/job-queue.md").read_text(), Path(program.__file__ or "").read_text()
-    for option in ("attempts=5", "first_wait=timedelta(seconds=1)", "limit=10", 'rate="100/m"', "state_ttl", "my-jobs-jobs", "my-jobs-ended"):
+    for option in (
+        "attempts=5",
+        "first_wait=timedelta(seconds=1)",
+        "limit=10",
+        'rate="100/m"',
+        "state_ttl",
+        "my-jobs-jobs",
+        "my-jobs-ended",
+    ):
         assert option in page
         assert option in text
     with ActorTestDriver(program.app, effects={program.run: program.run}) as driver:
