@@ -290,6 +290,9 @@ class EffectsPart(Part):
             if [number for number, _ in before if not number % 2] != [int(number)]:
                 yield f"effects: the result of {id} is handled when its key's calls are {line}"
             del line[: len(before)]
+        yield from self._check_ends(partition, lines)
+
+    def _check_ends(self, partition: int, lines: Mapping[bytes, list[tuple[int, str]]]) -> Iterator[str]:
         for key, line in lines.items():
             for number, id in line:
                 if not number % 2:

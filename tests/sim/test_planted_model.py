@@ -160,7 +160,7 @@ def call_side_by_side(patch: Patch) -> None:
         if len(line) > 1:
             second = Head(line[1][0], decoded(line[1][1][overlay.METADATA_BYTES :]))
             effect = self._functions[second.record.name]
-            beside = asyncio.create_task(self._attempts.make(raw_key, second, effect, lambda: None))
+            beside = asyncio.create_task(self._attempts.make(raw_key, second, effect, lambda: True))
             beside.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     patch.setattr(Effects, "_start", start)
