@@ -64,8 +64,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
 from actors.runtime.message.tools import AnswerLater, EffectCall, PendingEffect
 from actors.runtime.requests.references import Reference
-from actors.runtime.rows.contents import ListRows, MapRows, SetRows
-from actors.runtime.rows.stores import ListStore, MapStore, SetStore
+from actors.runtime.rows.stores import ListRows, ListStore, MapRows, MapStore, SetRows, SetStore
 from actors.runtime.windows.store import WindowStore
 
 __all__ = [

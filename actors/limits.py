@@ -133,7 +133,7 @@ def declare(app: Any) -> None:
             state, now_ms = self.state, self.ctx.now_ms
             state.out = {id: until_ms for id, until_ms in state.out.items() if until_ms > now_ms}
             state.begun = state.begun[-state.count :] if state.count else []
-            state.waiting = [one for one in state.waiting if one.until_ms > now_ms]
+            state.waiting = [waiting for waiting in state.waiting if waiting.until_ms > now_ms]
             while state.waiting and state.next_ms() <= now_ms:
                 first = state.waiting.pop(0)
                 state.out[first.id] = now_ms + first.lease_ms
@@ -179,28 +179,21 @@ class Limit:
         count, period_ms = (int(parsed[1]), _SPANS_MS[parsed[2]]) if parsed else (0, 0)
         return cls(app=app, effect=effect, limit=limit or 0, count=count, period_ms=period_ms, per=per)
 
-    @contextlib.asynccontextmanager
     async def permit(
         self, turns: dict[str, Any], timeout: timedelta, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> AsyncIterator[Callable[[BaseException | None], None]]:
-        """Wait for a permit of a call that takes `timeout` at the most, and give it back at the end of the block.
-
-        `turns` is the caller's, for this. What is returned takes the error that the call ended with, which may say how
-        long no other one is to begin.
-        """
+    ) -> Permit:
+        """Wait for a permit of a call that takes `timeout` at the most; `turns` is the caller's, for this."""
         of = "" if self.per is None else self.per(*args, **kwargs)
         key = f"{self.effect}/{of}"
         async with _turn(turns, key):
-            id = await self._acquire(key, timeout)
-        errors: list[BaseException | None] = [None]
-        try:
-            yield errors.append
-        finally:
-            # Not awaited: the call's outcome isn't to wait for it.
-            pause_ms = int(retry_after_s(errors[-1]) * 1000)
-            release = asyncio.ensure_future(self.app.tell(ACTOR, key, Release(id, pause_ms)))
-            self._releases.add(release)
-            release.add_done_callback(self._released)
+            id, until_s = await self._acquire(key, timeout)
+        return Permit(limit=self, key=key, id=id, until_s=until_s)
+
+    def give_back(self, key: str, release: Release) -> None:
+        """Send the end of a call. It isn't awaited: the call's outcome isn't to wait for it."""
+        sending = asyncio.ensure_future(self.app.tell(ACTOR, key, release))
+        self._releases.add(sending)
+        sending.add_done_callback(self._released)
 
     def _released(self, release: asyncio.Task[None]) -> None:
         self._releases.discard(release)
@@ -208,7 +201,7 @@ class Limit:
             # One that can't be sent comes back when it is over.
             release.exception()
 
-    async def _acquire(self, key: str, timeout: timedelta) -> str:
+    async def _acquire(self, key: str, timeout: timedelta) -> tuple[str, float]:
         loop = asyncio.get_running_loop()
         wait_s = WAIT.total_seconds()
         while True:
@@ -218,7 +211,21 @@ class Limit:
             with contextlib.suppress(AskTimeoutError):
                 await self.app.ask(ACTOR, key, question, timeout=WAIT)
                 if loop.time() - began_s < wait_s:
-                    return id
+                    return id, began_s + wait_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permit:
+    """A permit of a call, which is good if the call begins before `until_s` of the event loop's time."""
+
+    limit: Limit
+    key: str
+    id: str
+    until_s: float
+
+    def end(self, error: BaseException | None) -> None:
+        """Return the permit; the error that the call ended with may say how long no other one is to begin."""
+        self.limit.give_back(self.key, Release(self.id, int(retry_after_s(error) * 1000)))
 
 
 @contextlib.asynccontextmanager

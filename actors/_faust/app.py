@@ -60,7 +60,7 @@ from actors.runtime.message.unresolved import resolved
 from actors.runtime.requests.references import Answer, Declare, P, claim
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
-from actors.runtime.rows.row_store import RowStore
+from actors.runtime.rows.stores import RowStore
 from actors.runtime.threads import in_threads
 from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore

@@ -40,12 +40,15 @@ class WorkerExtension:
     """
 
     app: Any
-    runs_alone = False
-    """True if a worker of an app without actors and views runs it too."""
 
     def __init__(self, app: Any, settings: dict[str, Any]) -> None:
         """Note the app, of which only `actor_options` is set. `settings` are Faust's own, and may be changed."""
         self.app = app
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """By consumer group, the topics that it reads itself: a worker of an app without actors runs it then too."""
+        return {}
 
     def check(self, setup: Setup) -> None:
         """Refuse settings that can't work, before the worker connects to the brokers.

@@ -146,7 +146,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
     @property
     def has_service(self) -> bool:
         """True if a worker has more to run than Faust's own parts."""
-        return bool(self.actors or self.views) or any(part.runs_alone for part in self.extensions.values())
+        return bool(self.actors or self.views) or any(part.reads for part in self.extensions.values())
 
     @property
     def app_id(self) -> str:

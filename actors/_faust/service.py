@@ -350,7 +350,7 @@ class ActorService(Service):  # type: ignore[misc]
 
     async def _start_alone(self, clients: _Clients, cache: StoreCache, outputs: Callable[[Any], OutputTopic]) -> None:
         """Start the extensions of an app without actors, if one of them has something to do there."""
-        if any(extension.runs_alone for extension in self.app.extensions.values()):
+        if any(extension.reads for extension in self.app.extensions.values()):
             await self._start_extensions(self._make_worker(clients, [], cache, outputs))
 
     async def _start_extensions(self, parts: StartingWorker) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from actors._core.values.rows import is_row
+from actors._core.values.rows import row_parts
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.topics import ChangelogSettings, Topics
 from actors.declare.arguments import single_topic
@@ -138,7 +138,7 @@ def publication(store: PublishedStore[Any, Any], target: OutputTopic) -> Publica
         target,
         _converter(key, key_codec(topic.app, topic.schema)),
         _converter(value, value_codec(topic.app, topic.schema)),
-        None if store.below is None else is_row,
+        None if store.below is None else lambda raw: row_parts(raw)[1] is not None,
     )
 
 

@@ -34,8 +34,6 @@ class Batch:
     """Records of one partition, in order.
 
     Attributes:
-        topic: the topic's name.
-        partition: the partition's number.
         first: the offset from which on nothing was written yet; not greater than that of the first record.
         next: the offset after the last record, from which the next batch begins.
         token: the fencing token: a later owner of the partition has a greater one.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -11,8 +12,9 @@ from actors._core.task.policy import OnError, Then
 from actors._faust.extensions import StartingWorker, WorkerExtension
 from actors.declare.arguments import check_span, single_topic
 from actors.declare.definition import check_name
+from actors.declare.names import own_prefix
 from actors.errors import ConfigurationError
-from actors.runtime.handlers.callables import name_of
+from actors.runtime.handlers.callables import is_generator, name_of
 from actors.sinks.batch import Function, Target
 from actors.sinks.partition import Sink
 from actors.sinks.runner import SinkRunner
@@ -27,6 +29,11 @@ class Sinks(WorkerExtension):
         super().__init__(app, settings)
         self.declared: dict[str, Sink] = {}
         self.running: list[SinkRunner] = []
+
+    @property
+    def reads(self) -> Mapping[str, str]:
+        """By consumer group, the topics of the sinks."""
+        return {sink.group: str(sink.topic.get_topic_name()) for sink in self.declared.values()}
 
     def sink(
         self,
@@ -57,13 +64,18 @@ class Sinks(WorkerExtension):
             check_span(owner, "within", within, may_be_zero=True)
             if not isinstance(batch, int) or batch < 1:
                 raise ConfigurationError(f"{owner}: batch={batch!r} has to be a number of records, 1 or more")
+            if to is not None and (inspect.iscoroutinefunction(function) or is_generator(function)):
+                raise ConfigurationError(
+                    f"{owner}: with to= the function returns the row of a record: write a plain `def` without `yield`"
+                )
             if to is not None and not isinstance(to, Target):
                 raise ConfigurationError(f"{owner}: to={to!r} has to be a target, as Postgres(...)")
             target = Function(function) if to is None else to
             target.prepare(sink)
-            self.runs_alone = True
             self.declared[sink] = Sink(
                 name=sink,
+                # No app's id has two dashes in a row, so that no other app has a group of this name.
+                group=f"{own_prefix(self.app.app_id)}sink-{sink}",
                 topic=topic,
                 target=target,
                 row=None if to is None else function,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -12,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 from typing_extensions import override
 
+from actors._core.logs import error_text
 from actors._core.outside import MALFORMED
 from actors.errors import ActorsError, Rejected
 from actors.http_client import HttpClient, HttpReply
@@ -19,7 +21,6 @@ from actors.sinks.batch import Batch, Target
 
 REFUSED = frozenset((400, 409, 413, 415, 422))
 """Statuses by which a service refuses what is in a batch, or its size; any other failure is tried again."""
-LATER = frozenset((429, 503))
 LONGEST_WAIT_S = 3600.0
 MAX_SHOWN = 300
 MAX_ANSWER_BYTES = 1 << 20
@@ -56,12 +57,16 @@ class Webhook(Target):
         body = [row for row in rows if row is not None]
         if not body:
             return
+        try:
+            content = msgspec.json.encode(body)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise Rejected(f"the rows can't become JSON: {error_text(error)}") from error
         headers = {"Idempotency-Key": batch.id, "Fencing-Token": str(batch.token)}
         while True:
             reply = await self._client.send(
                 "POST",
                 self._url,
-                body=msgspec.json.encode(body),
+                body=content,
                 headers=headers,
                 timeout_s=self._timeout_s,
                 max_bytes=MAX_ANSWER_BYTES,
@@ -120,7 +125,7 @@ def _shown(reply: HttpReply) -> str:
 
 def _wait_s(reply: HttpReply) -> float | None:
     """Return how long to wait as the service says, None if it doesn't."""
-    said = reply.headers.get("Retry-After", "") if reply.status in LATER else ""
+    said = reply.headers.get("Retry-After", "") if reply.status in (429, 503) else ""
     if not said:
         return None
     try:
@@ -131,4 +136,4 @@ def _wait_s(reply: HttpReply) -> float | None:
         except ValueError:
             return None
         wait_s = (at.astimezone(UTC) - datetime.now(UTC)).total_seconds()
-    return min(max(wait_s, 0.0), LONGEST_WAIT_S)
+    return None if math.isnan(wait_s) else min(max(wait_s, 0.0), LONGEST_WAIT_S)

@@ -15,8 +15,6 @@ from actors.errors import ConfigurationError
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-TTL, ABSENT_TTL, MOST = timedelta(minutes=5), timedelta(seconds=30), 10_000
-
 
 class Lookup(Generic[K, V]):
     """Values by key, from a function that is called for a key that isn't cached.
@@ -38,9 +36,9 @@ class Lookup(Generic[K, V]):
         self,
         load: Callable[[K], Awaitable[V | None]],
         *,
-        ttl: timedelta = TTL,
-        absent_ttl: timedelta = ABSENT_TTL,
-        most: int = MOST,
+        ttl: timedelta = timedelta(minutes=5),
+        absent_ttl: timedelta = timedelta(seconds=30),
+        most: int = 10_000,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_span("Lookup", "ttl", ttl)

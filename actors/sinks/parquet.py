@@ -17,7 +17,7 @@ try:
     import obstore
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+    from obstore.exceptions import AlreadyExistsError, BaseError
     from obstore.store import from_url
 except ImportError as error:
     raise ImportError("actors.sinks.parquet takes both: pip install 'faust-actors[parquet,s3]'") from error
@@ -26,22 +26,25 @@ from typing_extensions import override
 
 from actors.errors import ConfigurationError, FencedError, Rejected
 from actors.ports import TopicPartition
-from actors.sinks.batch import Batch, Target
+from actors.sinks.batch import Batch, Record, Target
 
 NEXT, TOPIC_ID = b"faust-actors.next_offset", b"faust-actors.topic_id"
 REQUEST_S = 60.0
+ADDED = frozenset(("_partition", "_offset", "_timestamp"))
 _TAIL_BYTES = 64 << 10
 
 
 class Parquet(Target):
     """Parquet files at a place, a file for each batch: `{topic}/{partition}/{offset, 20 digits}.parquet`.
 
-    A row is a dict of columns. The columns `_partition`, `_offset` and `_timestamp` are added. Records without a row
-    are left out. Large batches make large files: `batch=100_000, within=timedelta(minutes=1)`.
+    A row is a dict of columns; one that it lacks is null. The columns `_partition`, `_offset` and `_timestamp` are
+    added. Records without a row are left out. Large batches make large files: `batch=100_000,
+    within=timedelta(minutes=1)`.
 
     Args:
         place: a folder, or a URI of object storage as `s3://bucket/folder`; credentials are the environment's.
-        schema: the rows' schema. Without it each file's is that of its own rows, and may differ from file to file.
+        schema: the rows' schema: a row with another column is refused. Without it each file's is that of its own rows,
+            and may differ from file to file.
     """
 
     def __init__(self, place: str | Path, *, schema: pa.Schema | None = None) -> None:
@@ -96,8 +99,6 @@ class Parquet(Target):
             raise FencedError(
                 f"{path} exists: another worker, or an attempt that was cut off, has written it"
             ) from None
-        except NotFoundError as error:
-            raise ConfigurationError(f"{path}: {error}") from error
 
     def _file(self, batch: Batch, rows: Sequence[Any]) -> bytes:
         pairs = [(record, row) for record, row in zip(batch.records, rows, strict=True) if row is not None]
@@ -105,13 +106,31 @@ class Parquet(Target):
         if wrong is not None:
             raise Rejected(f"the row has to be a mapping of columns to values, not {type(wrong).__name__}")
         try:
-            table = pa.Table.from_pylist([row for _, row in pairs], schema=self._schema)
-        except (pa.ArrowException, TypeError, AttributeError, ValueError) as error:
+            return self._encoded(batch, pairs)
+        except (pa.ArrowException, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise Rejected(f"{type(error).__name__}: {error}") from error
+
+    def _encoded(self, batch: Batch, pairs: Sequence[tuple[Record, Any]]) -> bytes:
+        schema = self._schema
+        # Of rows without a schema, the library would take the columns of the first one alone.
+        names = dict.fromkeys(name for _, row in pairs for name in row) if schema is None else schema.names
+        other = next((name for _, row in pairs for name in row if name in ADDED or name not in names), None)
+        if other is not None:
+            raise ValueError(f"column {other!r} isn't in the schema, or is one of those that are added")
+        columns: dict[Any, Any] = {}
+        for name in names:
+            values = [row.get(name) for _, row in pairs]
+            columns[name] = pa.array(values, None if schema is None else schema.field(name).type)
+        table = pa.table(columns, schema=schema)
         records = [record for record, _ in pairs]
-        table = table.append_column("_partition", pa.array([batch.partition] * len(records), pa.int32()))
-        table = table.append_column("_offset", pa.array([record.offset for record in records], pa.int64()))
-        table = table.append_column("_timestamp", pa.array([record.timestamp for record in records], pa.int64()))
+        added = {
+            "_partition": pa.array([batch.partition] * len(records), pa.int32()),
+            "_offset": pa.array([record.offset for record in records], pa.int64()),
+            "_timestamp": pa.array([record.timestamp for record in records], pa.int64()),
+        }
+        for name, column in added.items():
+            # Rows without a column make a table without rows, which takes no column.
+            table = table.append_column(name, column) if table.num_columns else pa.table({name: column})
         topic_id = self._topic_ids.get(batch.source, "")
         table = table.replace_schema_metadata({NEXT: str(batch.next).encode(), TOPIC_ID: topic_id.encode()})
         sink = pa.BufferOutputStream()

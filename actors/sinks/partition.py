@@ -90,9 +90,7 @@ class Sink:
     """A sink as it was declared.
 
     Attributes:
-        name: names its consumer group.
-        topic: what it reads.
-        target: what it writes to.
+        group: its consumer group.
         row: the user's function of a record; None if the target takes the records themselves.
         size: the most records of a batch.
         within_s: how long the first record of a batch waits for others.
@@ -101,6 +99,7 @@ class Sink:
     """
 
     name: str
+    group: str
     topic: Any
     target: Target
     row: Callable[[Record], Any] | None
@@ -115,8 +114,6 @@ class SinkServices:
     """The parts that the partitions of a sink share.
 
     Attributes:
-        reader: the member of the group.
-        rows: makes rows of records.
         identify: gives the topic's id.
         start: gives the offset from which a partition is read that has none.
         bury: sends a refused record to the dead letters, with the reason.

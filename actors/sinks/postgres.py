@@ -43,6 +43,8 @@ AND token = %s AND (next_offset IS NULL OR next_offset = %s)"""
 _STAGE = """CREATE TEMPORARY TABLE IF NOT EXISTS {staging} ON COMMIT DELETE ROWS
 AS SELECT {columns} FROM {table} WITH NO DATA"""
 _MERGE = """INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} ON CONFLICT ({key}) DO {action}"""
+_UNWRITABLE = (psycopg.errors.CardinalityViolation, TypeError, ValueError, OverflowError)
+"""A key that is there twice, written in two ways, which halving parts; values that don't become text or JSON."""
 _FIELDS = ("__struct_fields__", "__dataclass_fields__", "asdict")
 """Marks of types with fields: structs, dataclasses and Faust's records."""
 
@@ -191,7 +193,7 @@ class Postgres(Target):
                         await self._write_rows(cursor, columns, values)
                     if deletes:
                         await self._delete(cursor, deletes)
-            except (psycopg.DataError, psycopg.IntegrityError) as error:
+            except (psycopg.DataError, psycopg.IntegrityError, *_UNWRITABLE) as error:
                 raise Rejected(f"{type(error).__name__}: {error}") from error
             except psycopg.ProgrammingError as error:
                 # Without a state it is not the server that refuses: no type of PostgreSQL takes the value.
@@ -275,8 +277,6 @@ class SelectRow:
     A key that is a tuple has the values of several parameters.
 
     Args:
-        address: a connection string.
-        query: the query.
         connections: how many are open at a time.
         timeout: the longest query.
     """

@@ -15,7 +15,6 @@ from actors._kafka.client import Producer, producing
 from actors._kafka.connection import broker_errors
 from actors._kafka.consume.group import GroupReader
 from actors._kafka.permissions import WRITE
-from actors.declare.names import own_prefix
 from actors.declare.values.schemas import topic_codecs
 from actors.errors import ConfigurationError, RestoreError
 from actors.ports import LogRecord, TopicPartition
@@ -46,9 +45,7 @@ class SinkRunner:
         self._exits = contextlib.AsyncExitStack()
         key, value = topic_codecs(sink.topic)
         self._rows = Rows(key=key, value=value, row=sink.row, tombstones=sink.tombstones)
-        # No app's id has two dashes in a row, so that no other app has a group of this name.
-        group = f"{own_prefix(worker.setup.app.conf.id)}sink-{sink.name}"
-        self._group = replace(worker.setup.group_settings, group=group, instance_id=None)
+        self._group = replace(worker.setup.group_settings, group=sink.group, instance_id=None)
 
     async def start(self) -> None:
         """Check the topic, and begin.

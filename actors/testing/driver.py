@@ -28,7 +28,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.unresolved import resolved_now
 from actors.runtime.requests.references import P, QueryReference, current_app
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
-from actors.runtime.rows.row_store import RowStore
+from actors.runtime.rows.stores import RowStore
 from actors.runtime.spec import ActorSpec
 from actors.runtime.windows.store import WindowStore
 from actors.testing.looking import (

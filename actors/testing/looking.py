@@ -26,7 +26,7 @@ from actors.runtime.message.outputs import ACTOR_HEADER, ORIGIN_HEADER
 from actors.runtime.message.store import Store
 from actors.runtime.outbox import calls
 from actors.runtime.quarantine.entries import ENTRY, read_entry
-from actors.runtime.rows.row_store import RowStore
+from actors.runtime.rows.stores import RowStore
 from actors.runtime.task.task import Task
 from actors.runtime.windows.committed import read_windows
 from actors.runtime.windows.store import LAST_MS, WindowStore

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +17,10 @@ from actors._faust.settings.secrets import Level
 from actors.errors import NotReadyError
 from actors.web.access.callers import unauthorized
 from actors.web.access.limits import MAX_BODY_BYTES, MAX_BODY_S
-from actors.web.events.routes import HEADERS, LAST_EVENT_ID, PARAMETERS, Feeds, followed_stores
-from actors.web.messages.kinds import Inbox
+from actors.web.events.broadcast import Broadcast
+from actors.web.events.followers import EventStream
+from actors.web.events.routes import HEADERS, LAST_EVENT_ID, PARAMETERS, Broadcasts, followed_stores
+from actors.web.messages.kinds import Addressee
 from actors.web.messages.openapi import inlined, send_operation
 from actors.web.messages.routes import MAX_OFFSET, SEND_PARAMETERS, SINGLE, STATUS_PARAMETERS, check_writable
 from actors.web.messages.sending import Messages, Sending
@@ -35,24 +39,32 @@ class Routes:
     def __init__(self, app: App, *, check_tokens: bool) -> None:
         self._app = app
         self._messages = Messages(app)
-        self._feeds = Feeds(app)
+        self._broadcasts = Broadcasts(app)
         self._check_tokens = check_tokens
 
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Any) -> AsyncIterator[None]:
+        """Close what was opened at the end of the program that has the router."""
+        try:
+            yield
+        finally:
+            await self._broadcasts.close()
+
     def add_to(self, router: APIRouter) -> None:
-        """Add all routes, and close what they opened with the router's program."""
+        """Add all routes."""
         for actor, definition in sorted(self._app.actors.items()):
-            for name, kind in sorted(Inbox.of(definition).kinds.items()):
+            for name, kind in sorted(Addressee.of(definition).kinds.items()):
                 schemas: dict[str, Any] = {}
                 operation = send_operation(actor, kind, schemas)
                 options = {"openapi_extra": inlined(operation, schemas), "summary": operation["summary"]}
                 sender = self._guarded(self._send, Level.WRITE)
                 router.add_api_route(f"/actors/{actor}/{{key:path}}/{name}", sender, methods=["POST"], **options)
-        status, stream = self._guarded(self._status, Level.READ), self._guarded(self._stream, Level.READ)
+        status = self._guarded(self._status, Level.READ)
         router.add_api_route("/actors/{actor}/_sent/{message}/{id}/{key:path}", status, include_in_schema=False)
         for store in followed_stores(self._app):
+            stream = self._guarded(functools.partial(self._stream, store), Level.READ)
             router.add_api_route(f"/stores/{store}/events", stream, summary=f"Follow store {store}")
             router.add_api_route(f"/stores/{store}/{{key:path}}/events", stream, include_in_schema=False)
-        router.add_event_handler("shutdown", self._feeds.close)
 
     def _guarded(self, endpoint: Endpoint, level: Level) -> Endpoint:
         async def guarded(request: Request) -> Response:
@@ -84,10 +96,8 @@ class Routes:
 
     async def _status(self, request: Request) -> Response:
         parameters = Parameters(request.url.query, STATUS_PARAMETERS)
-        offset, (actor, _, message, id, key) = (
-            parameters.number("offset", 0, MAX_OFFSET) or 0,
-            _raw_path(request).rsplit("/", 5)[1:],
-        )
+        offset = parameters.number("offset", 0, MAX_OFFSET) or 0
+        actor, _, message, id, key = _raw_path(request).rsplit("/", 5)[1:]
         service = service_of(self._app)
         spec, router = service.actor(actor), service.router
         raw_key = KeyCoding.of_actor(self._app, actor).key_of_url(last_key(key, 0), parameters.encoding())
@@ -106,30 +116,38 @@ class Routes:
         (answer,) = await router.scatter(_DIRECT, spec, (partition,), here=here, there=there)
         return _response(answer)
 
-    async def _stream(self, request: Request) -> Response:
+    async def _stream(self, store: str, request: Request) -> Response:
         parameters = Parameters(request.url.query, PARAMETERS)
-        store, *keys = _raw_path(request).partition("/stores/")[2].split("/")[:-1]
+        keys = _raw_path(request).rpartition(f"/stores/{store}/")[2].split("/")[:-1]
         if len(keys) > 1:
             raise bad_request("bad-key", "a slash in a key has to be written as %2F")
         position = request.headers.get(LAST_EVENT_ID) or parameters.text("from")
-        feed, follower = await self._feeds.follow(
+        broadcast, follower = await self._broadcasts.follow(
             store, keys[0] if keys else None, encoding=parameters.encoding(), position=position
         )
 
-        async def chunks() -> AsyncIterator[bytes]:
-            try:
-                async for chunk in follower.chunks():
-                    yield chunk
-            finally:
-                feed.leave(follower)
+        return _Stream(broadcast, follower)
 
-        return StreamingResponse(chunks(), headers=HEADERS)
+
+class _Stream(StreamingResponse):
+    """A stream whose follower leaves when the client does, also before the first event."""
+
+    def __init__(self, broadcast: Broadcast, follower: EventStream) -> None:
+        super().__init__(follower.chunks(), headers=HEADERS)
+        self._leave = functools.partial(broadcast.leave, follower)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
 
 
 def router_of(app: App, *, check_tokens: bool, **options: Any) -> APIRouter:
     """Return a router with the routes of all actors and stores that are declared."""
-    router = APIRouter(**options)
-    Routes(app, check_tokens=check_tokens).add_to(router)
+    routes = Routes(app, check_tokens=check_tokens)
+    router = APIRouter(lifespan=routes.lifespan, **options)
+    routes.add_to(router)
     return router
 
 

@@ -24,7 +24,7 @@ from actors.web.access.settings import check_access, own_address
 from actors.web.access.tls import use_own_tls
 from actors.web.dashboard.history import History
 from actors.web.dashboard.pages import mount as mount_dashboard
-from actors.web.events.routes import Feeds, mount_events
+from actors.web.events.routes import Broadcasts, mount_events
 from actors.web.front import front_of, listen
 from actors.web.messages.routes import add_messages
 from actors.web.queries.server import mount
@@ -37,7 +37,7 @@ class WebServer(WorkerExtension):
     Attributes:
         queries: answers queries, None while the worker is starting or stopping.
         history: the last minutes of the worker's tasks.
-        feeds: streams of changes.
+        broadcasts: streams of changes.
     """
 
     def __init__(self, app: Any, settings: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ class WebServer(WorkerExtension):
         use_own_tls(app.actor_options, settings)
         self.queries: QueryService | None = None
         self.history = History()
-        self.feeds = Feeds(app)
+        self.broadcasts = Broadcasts(app)
         self._sampling: asyncio.Task[None] | None = None
         self._collector = metrics.WorkerCollector(app)
 
@@ -68,7 +68,7 @@ class WebServer(WorkerExtension):
         _listen(app, web)
         if app.actors and app.actor_options.queries:
             mount(app, web_app, functools.partial(add_messages, app))
-            mount_events(app, web_app, self.feeds)
+            mount_events(app, web_app, self.broadcasts)
             if app.actor_options.dashboard:
                 mount_dashboard(app, web_app)
         if app.actors:
@@ -100,7 +100,7 @@ class WebServer(WorkerExtension):
         """Answer no more queries, and show no metrics."""
         self._collector.hide()
         queries, self.queries = self.queries, None
-        await self.feeds.close()
+        await self.broadcasts.close()
         if queries is not None:
             await queries.close()
         await end(self._sampling)

@@ -16,6 +16,7 @@ Compaction takes facts. What then can't be decided is `unknown`, and is a mismat
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -56,7 +57,13 @@ NOT_JUDGED = "superseded"
 
 
 def name_causes(
-    suspects: DataFrame, rows: DataFrame, everything: DataFrame | None, topic: Topic, contested: Collection[int] = ()
+    suspects: DataFrame,
+    rows: DataFrame,
+    everything: DataFrame | None,
+    topic: Topic,
+    contested: Collection[int] = (),
+    *,
+    is_small: bool = False,
 ) -> DataFrame:
     """Add the cause to judged rows that aren't fine.
 
@@ -66,19 +73,20 @@ def name_causes(
         everything: The same of committed and other records, None if there is no such log.
         topic: The log.
         contested: Partitions of which two copies claim to be the owner's.
+        is_small: Whether the suspects can be sent to all tasks, so that the log isn't sent to another one.
 
     Returns:
         The rows with `cause` string, `held_at`, `origin_at`, `aborted_at` bigint, `newer` and `overlap` (structs of
         `epoch`, `first_offset`, `first_source`, `input`, `has_inputs`, null if there is none).
     """
-    asked = suspects.where(F.col("export").isNotNull()).select("partition", "key", F.col("export").alias("asked"))
-    facts = suspects.join(_committed(rows, asked), on=["partition", "key"], how="left")
+    send = F.broadcast if is_small else lambda frame: frame
+    asked = send(suspects.where("export IS NOT NULL").select("partition", "key", F.col("export").alias("asked")))
+    writer = ("epoch", "source_offset", "input")
+    offsets = [_last_offsets(rows, asked, held_at=CONTENT_AND_METADATA, origin_at=writer)]
+    offsets += [] if everything is None else [_last_offsets(everything, asked, aborted_at=CONTENT_AND_METADATA)]
+    facts = reduce(lambda left, right: left.join(send(right), ["partition", "key"], "left"), offsets, suspects)
     if everything is None:
         facts = facts.withColumn("aborted_at", F.lit(None).cast("bigint"))
-    else:
-        same = _beside(everything, asked).where(_is_same(CONTENT_AND_METADATA)).groupBy("partition", "key")
-        aborted = same.agg(F.max("offset").alias("aborted_at"))
-        facts = facts.join(aborted, on=["partition", "key"], how="left")
     facts = facts.join(F.broadcast(_epochs(rows)), on="partition", how="left")
     held_epoch, held_source = F.col("export.epoch"), F.col("export.source_offset")
     held_input = F.coalesce("export.input", F.lit(0))
@@ -101,21 +109,11 @@ def name_causes(
     )
 
 
-def _committed(rows: DataFrame, asked: DataFrame) -> DataFrame:
-    offset = F.col("offset")
-    return (
-        _beside(rows, asked)
-        .groupBy("partition", "key")
-        .agg(
-            F.max(F.when(_is_same(CONTENT_AND_METADATA), offset)).alias("held_at"),
-            F.max(F.when(_is_same(("epoch", "source_offset", "input")), offset)).alias("origin_at"),
-        )
-    )
-
-
-def _beside(rows: DataFrame, asked: DataFrame) -> DataFrame:
-    fields = metadata_fields(F.col("metadata"))
-    return rows.join(asked, on=["partition", "key"], how="inner").withColumns(fields)
+def _last_offsets(rows: DataFrame, asked: DataFrame, **names: Sequence[str]) -> DataFrame:
+    """Return of each key the offsets of the last records that have the same in some fields as what is held."""
+    beside = rows.join(asked, on=["partition", "key"], how="inner").withColumns(metadata_fields(F.col("metadata")))
+    last = (F.max(F.when(_is_same(fields), F.col("offset"))).alias(name) for name, fields in names.items())
+    return beside.groupBy("partition", "key").agg(*last)
 
 
 def _is_same(names: Sequence[str]) -> Column:

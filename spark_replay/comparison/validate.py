@@ -57,6 +57,8 @@ from spark_replay.sources.reading import keep, reading
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_ROW_BYTES = 100
+_SMALL_BYTES = 10_000_000
 # folders that lazy DataFrames read; they go when the process ends
 _open = ExitStack()
 atexit.register(_open.close)
@@ -301,11 +303,13 @@ def _summarised(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
 def _explained(source: Source, held: Held, judged: _Judged) -> DataFrame:
     # judged once, not by each of the joins that look for causes; of partitions without any nothing is read
     suspects, topic = keep(judged.rows.where(~F.col("kind").isin(*FINE))), judged.topic
-    numbers = {row["partition"] for row in suspects.select("partition").distinct().collect()}
+    size = F.sum(_ROW_BYTES + F.coalesce(F.octet_length("key") + F.octet_length("export.value"), F.lit(0)))
+    sizes = dict(map(tuple, suspects.groupBy("partition").agg(size).collect()))
     bounds = enumerate(zip(topic.starts, topic.ends, strict=True))
-    log = replace(topic, starts=tuple(start if number in numbers else end for number, (start, end) in bounds))
-    contested = {newer.partition for newer, _ in held.contested()}
-    return name_causes(suspects, read_rows(source, log), read_uncommitted_rows(source, log), topic, contested)
+    log = replace(topic, starts=tuple(start if number in sizes else end for number, (start, end) in bounds))
+    contested, is_small = {newer.partition for newer, _ in held.contested()}, sum(sizes.values()) <= _SMALL_BYTES
+    rows, everything = read_rows(source, log), read_uncommitted_rows(source, log)
+    return name_causes(suspects, rows, everything, topic, contested, is_small=is_small)
 
 
 def _outside(part: Part, topic: Topic) -> str | None:

@@ -53,6 +53,10 @@ def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> Data
     value, options = F.col("value"), {"avroSchema": reader, "mode": "FAILFAST"}
     wrong = F.raise_error(F.concat(F.lit(f"{changelog}: not a value of the exported schemas: "), F.hex(value)))
     columns = F.when(value.isNull(), None)
+    if own.get("has_rows"):
+        # Beside its rows, a key of a map or a list has a record that counts them.
+        length = F.conv(F.hex(F.substring("key", 1, 4)), 16, 10).cast("bigint")
+        columns = columns.when((F.octet_length("key") == length + 5) & (F.substring("key", -1, 1) == F.lit(b"n")), None)
     for id, text in writers.items():
         # In front of each value: a zero byte, and the id of its schema.
         is_its = F.hex(value.substr(1, 5)) == f"{id:010X}"

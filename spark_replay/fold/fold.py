@@ -79,13 +79,12 @@ def only_writes(offsets: DataFrame, records: DataFrame) -> DataFrame:
     mask = F.bit_or(F.call_function("shiftleft", F.lit(1).cast("bigint"), _bit())).alias("mask")
     words = keep(last.groupBy(_word().alias("word")).agg(mask))
     joined = records.withColumn("word", _word()).join(to_all(words, words.count()), "word")
-    is_last = F.getbit("mask", _bit()) == 1
-    # only here, where they are of both sides: else Spark decodes the headers of all records before the join
-    names = ("value", "headers")
-    kept = joined.where(is_last).withColumns({name: F.when(is_last, F.col(name)) for name in names})
-    return kept.select(
-        "partition", "key", F.struct("offset", "value", metadata_of_record().alias("metadata")).alias("last")
-    )
+    kept = joined.where(F.getbit("mask", _bit()) == 1)
+    # by a list of one: else Spark writes the search for the header out wherever metadata is used, in a method that is
+    # too long for the JVM to compile
+    metadata = F.explode(F.array(metadata_of_record())).alias("metadata")
+    rows = kept.select("partition", "key", "offset", "value", metadata)
+    return rows.select("partition", "key", F.struct("offset", "value", "metadata").alias("last"))
 
 
 def _word() -> Column:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from actors.errors import AskRejectedError, AskTimeoutError, Rejected
-from actors.ports import Requests
+from actors._core.values.ids import digest_of
+from actors.errors import AskRejectedError, AskTimeoutError, BrokerUnavailableError, Rejected
+from actors.ports import ActorReply, ActorRequest, Requests
 from actors.runtime.handlers.actor import Actor, handler_of, receive
 from actors.runtime.message.context import Context, Recipient
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.store import Store
 from actors.runtime.requests.replies import Replies, ReplyTypes
-from actors.runtime.requests.requests import ASK
+from actors.runtime.requests.requests import ASK, CONTENT_BYTES, CONTENT_MARK, REUSED, Refusal
+from actors.runtime.requests.requests import REJECTED as REFUSED
 from actors.testing.fakes.requests import FakeRequests
 from tests.sim import app
 from tests.sim.part import Handler, Host, Operation, Part, Stores, raw_store
@@ -78,6 +81,28 @@ class Account(Actor[Ledger]):
         return answer
 
 
+class _Carrier(FakeRequests):
+    """Gives half of the questions ids that are of one content, and sends some of these ids with another content too."""
+
+    def __init__(self, *args: Any, reused: list[str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._reused = reused
+
+    async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
+        number = int(digest_of(question.id, size=2), 16)
+        if number % 2:
+            return await super().ask(question, timeout_s)
+        content = digest_of(question.key, question.value, size=CONTENT_BYTES // 2)
+        reply = await super().ask(replace(question, id=f"{question.id}{CONTENT_MARK}{content}"), timeout_s)
+        if number % 10 == 0:
+            with contextlib.suppress(TimeoutError, BrokerUnavailableError):
+                other = replace(question, id=f"{question.id}{CONTENT_MARK}{content[::-1]}")
+                again = await super().ask(other, timeout_s)
+                if again.status != REFUSED or Refusal.read(again.value or b"").type != REUSED:
+                    self._reused.append(question.id)
+        return reply
+
+
 class AsksPart(Part):
     """Inputs ask accounts, one after the other or all at once, each behind some I/O of its own."""
 
@@ -93,6 +118,8 @@ class AsksPart(Part):
         """How often what the inputs ask for is asked."""
         self._once: set[tuple[str, str]] = set()
         """What other parts' messages asked, and their ids; one that is replaced may never be committed."""
+        self._reused: list[str] = []
+        """Ids that were taken for a second content."""
         self._timeout = timedelta(seconds=self.random.choice(TIMEOUTS_S))
         codec = SimpleNamespace(encode=lambda answer: b"%d" % answer, decode=int)
         self._types = ReplyTypes(app.ACTOR, {str: Account.book}, lambda _: codec)
@@ -147,7 +174,7 @@ class AsksPart(Part):
 
     def carrier(self) -> Requests:
         """Give what carries the questions of a process."""
-        return FakeRequests(self.world.cluster, self.world.network, topic=REPLIES)
+        return _Carrier(self.world.cluster, self.world.network, topic=REPLIES, reused=self._reused)
 
     # --- the handler -----------------------------------------------------------------------------------------------
 
@@ -198,6 +225,7 @@ class AsksPart(Part):
     def check(self) -> Iterator[str]:
         booked, answers = self._said()
         yield from self._check_accounts(booked)
+        yield from (f"asks: question {id} was answered to another content too" for id in self._reused)
         for entry, most in self._most.items():
             if len(booked[entry]) > most:
                 yield f"asks: {entry} was asked {most} times, and is booked more often: {booked[entry]}"

@@ -27,7 +27,7 @@ from tests.sim.part import Host, Operation, Part, Stores, raw_store
 TABLES = ("parcels", "depots")
 STORES = (*TABLES, "delivery-taken", "delivery-results", "delivery-subscribers")
 TOPIC = "deliveries"
-PARCEL, DEPOT, NAMED, TOLD = "parcel", "depot", "named", "told"
+PARCEL, DEPOT, NAMED, TOLD = "parcel", "depot", "named", "answered"
 NOWHERE, END = "-", "end"
 DEPOTS = ("k0", "k1", "k2")
 """What parcels name; not each run has rows of all."""

@@ -56,12 +56,13 @@ class RowsPart(Part):
             )
             for name in self.stores
         ]
-        keys: dict[str, Any] = {"encode_key": str.encode, "decode_key": bytes.decode}
-        texts: dict[str, Any] = {"encode_row": str.encode, "decode_row": bytes.decode}
-        places: dict[str, Any] = {"encode_row": int.to_bytes, "decode_row": int.from_bytes}
-        ListStore(row_stores[0], **keys, **places)
-        MapStore(row_stores[1], **keys, **texts)
-        SetStore(row_stores[2], **keys, **texts)
+        handles = (
+            ListStore(row_stores[0], int.to_bytes, int.from_bytes),
+            MapStore(row_stores[1], str.encode, bytes.decode),
+            SetStore(row_stores[2], str.encode, bytes.decode),
+        )
+        for handle in handles:
+            handle.encode_key, handle.decode_key = str.encode, bytes.decode
         return tuple(row_stores)
 
     # --- the handler -----------------------------------------------------------------------------------------------

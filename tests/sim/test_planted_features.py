@@ -18,10 +18,9 @@ from actors.runtime.handlers.actor import Actor
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.replicas.views import TopicView
-from actors.runtime.requests.replies import Replies
+from actors.runtime.requests.replies import Replies, _RequestHeaders
 from actors.runtime.requests.requests import Waiting
-from actors.runtime.rows.contents import _ByRow
-from actors.runtime.rows.row_store import RowStore
+from actors.runtime.rows.stores import RowStore, _ByRow
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.timers.timers import Timers
 from actors.testing.fakes.ports import FakeWriter
@@ -41,6 +40,12 @@ def keep_no_answer(patch: Patch) -> None:
     """A question that is asked again is handled again."""
     original = Replies._give
     patch.setattr(Replies, "_give", lambda self, *args, is_kept=True: original(self, *args, is_kept=False))
+
+
+def answer_another_content(patch: Patch) -> None:
+    """The answer to an id is given whatever was asked."""
+    original = _RequestHeaders.answer_in
+    patch.setattr(_RequestHeaders, "answer_in", lambda self, entry: (original(self, entry)[0], False))
 
 
 def answer_before_the_commit(patch: Patch) -> None:
@@ -197,6 +202,7 @@ def send_at_the_commits_time(patch: Patch) -> None:
 PLANTED = (
     Planted(number_questions_by_call, "asks", first_seed=2, features=("asks",)),
     Planted(keep_no_answer, "asks", features=("asks",)),
+    Planted(answer_another_content, "asks", features=("asks",)),
     Planted(answer_before_the_commit, "asks", ("cut_off", "unknown_outcome"), first_seed=48, features=("asks",)),
     Planted(give_an_answer_to_all, "asks", features=("asks",)),
     Planted(keep_the_first_state_only, "asks", features=("asks",)),

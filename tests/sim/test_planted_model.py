@@ -18,8 +18,9 @@ from actors._core.partitioner import partition_for
 from actors.ports import CommitBatch, TopicPartition
 from actors.runtime.handlers.effect import Outcome
 from actors.runtime.message.publishing import Publication
+from actors.runtime.outbox.attempts import Run
 from actors.runtime.outbox.calls import Head, decoded, line_bounds
-from actors.runtime.outbox.effects import Effects, Run
+from actors.runtime.outbox.effects import Effects
 from actors.runtime.outbox.queues import Lines
 from actors.runtime.quarantine.quarantine import CONTROL_HEADER, Parked
 from actors.runtime.task.handling import Handling
@@ -160,7 +161,7 @@ def call_side_by_side(patch: Patch) -> None:
         if len(line) > 1:
             second = Head(line[1][0], decoded(line[1][1][overlay.METADATA_BYTES :]))
             effect = self._functions[second.record.name]
-            beside = asyncio.create_task(self._attempts.make(raw_key, second, effect, lambda: True))
+            beside = asyncio.create_task(self._attempts.make(raw_key, second, effect, begin=lambda: True, permit=None))
             beside.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     patch.setattr(Effects, "_start", start)
@@ -191,9 +192,10 @@ def remove_before_the_result_is_handled(patch: Patch) -> None:
 
 def call_before_the_start_is_committed(patch: Patch) -> None:
     """A call that is never repeated begins beside the commit of its start."""
-    edit = ("if head.record.started is msgspec.UNSET:\n", "if False:\n")
-    more = ("head.record.started != self._epoch", "head.record.started not in (self._epoch, msgspec.UNSET)")
-    patch.setattr(Effects, "_start", rewritten(Effects._start, edit, more))
+    edit = ("head.record.started != self._epoch", "head.record.started not in (self._epoch, msgspec.UNSET)")
+    patch.setattr(Effects, "_start", rewritten(Effects._start, edit))
+    edit = ("run.head.record.started is msgspec.UNSET", "False")
+    patch.setattr(Effects, "_attempt", rewritten(Effects._attempt, edit))
 
 
 def repeat_what_may_not_be(patch: Patch) -> None:

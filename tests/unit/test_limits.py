@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors import App, ConfigurationError, Context, EffectCall
+from actors import App, ConfigurationError, Context, EffectCall, Unknown
 from actors.limits import MARGIN_MS, WAIT
 from actors.testing import ActorTestDriver
 
@@ -234,6 +234,67 @@ def test_a_call_that_is_never_repeated_waits_too() -> None:
         driver.settle()
         assert driver.parked(place) == []
     assert most == [1]
+
+
+class Payments:
+    """An app whose effect is never repeated and has a limit, by tenant: each call takes 10 s."""
+
+    def __init__(self) -> None:
+        self.app = app = App("shop", broker="kafka://127.0.0.1:1")
+        self.orders = app.topic("orders", key_type=str, value_type=str)
+        self.begun: dict[str, float] = {}
+        self.ended: set[str] = set()
+        self.unknown: set[str] = set()
+
+        @app.effect(limit=1, repeat="never", per=lambda tenant: tenant, on_unknown="unclear")
+        async def pay(call: EffectCall, tenant: str) -> None:
+            key = str(call.decoded_key)
+            assert key not in self.begun
+            self.begun[key] = asyncio.get_running_loop().time()
+            await asyncio.sleep(10)
+            self.ended.add(key)
+
+        @app.actor(self.orders, effects=[pay])
+        async def place(ctx: Context, tenant: str) -> None:
+            ctx.effect(pay, tenant)
+
+        @place.timer
+        async def unclear(ctx: Context, outcome: Unknown) -> None:
+            self.unknown.add(ctx.key)
+
+        self.pay = pay
+
+    def driver(self, partitions: int = 3) -> ActorTestDriver:
+        return ActorTestDriver(self.app, effects={self.pay: self.pay}, partitions=partitions)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_call_that_waits_for_its_permit_when_the_worker_ends_is_made_by_the_next(is_killed: bool) -> None:
+    site = Payments()
+    with site.driver() as driver:
+        for number in range(10):
+            driver.post(site.orders, key=str(number), value="shop")
+        driver.advance(15, settle=False)
+        begun = set(site.begun)
+        assert len(begun) == 2
+        driver.crash(settle=False) if is_killed else driver.restart()
+        driver.settle()
+    # The call under way alone is unknown.
+    assert site.unknown == begun - site.ended
+    assert len(site.unknown) == 1
+    assert len(site.begun) == 10
+
+
+def test_calls_of_a_tenant_that_are_never_repeated_hold_up_no_other_tenant() -> None:
+    site = Payments()
+    with site.driver(partitions=1) as driver:
+        for number in range(40):
+            driver.post(site.orders, key=f"shop-{number}", value="shop")
+        driver.advance(1, settle=False)
+        driver.post(site.orders, key="bar", value="bar")
+        driver.settle()
+    assert site.begun["bar"] < 3
+    assert not site.unknown
 
 
 @pytest.mark.parametrize(

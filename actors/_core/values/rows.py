@@ -9,12 +9,12 @@ row, or the place of a list's: 8 bytes, big-endian. Places are never given twice
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 
 from actors._core.windows.foreign_keys import within
 
 SPAN, ROW = b"n", b"r"
-PLACE_BYTES = 8
 _LENGTH_BYTES = 4
 _span = Struct(">QQ")
 encode_span = _span.pack
@@ -45,11 +45,6 @@ def row_parts(raw: bytes) -> tuple[bytes, bytes | None]:
     return raw[_LENGTH_BYTES:at], None
 
 
-def is_row(raw: bytes) -> bool:
-    """Return whether a stored key is that of a row, and not of the span."""
-    return row_parts(raw)[1] is not None
-
-
 def decode_span(raw: bytes | None) -> tuple[int, int]:
     """Return where the rows of a key begin and end; no span is one without rows.
 
@@ -66,9 +61,7 @@ def decode_span(raw: bytes | None) -> tuple[int, int]:
 
 def place_row(place: int) -> bytes:
     """Return the row of a place in a list."""
-    return place.to_bytes(PLACE_BYTES)
+    return place.to_bytes(8)
 
 
-def place_of(row: bytes) -> int:
-    """Return the place in a list of a row."""
-    return int.from_bytes(row)
+place_of: Callable[[bytes], int] = int.from_bytes

@@ -94,6 +94,9 @@ def topic_needs(setup: Setup) -> list[TopicNeed]:
         made = {"like": like, "kept_like": "".join(kept), "config": REPARTITION_CONFIG, "is_made": True}
         needs.add(name, "records by their new key", _WRITE, Operation.DELETE, **made)
     _add_own(setup, needs)
+    for name, extension in setup.app.extensions.items():
+        for topic in extension.reads.values():
+            needs.add(topic, f"read by {name}", _READ, _CONFIGS)
     _add_declared(setup, needs)
     return list(needs.values())
 
@@ -178,6 +181,8 @@ async def ensure_repartitions(
 def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:
     """Return the permissions that the workers' user needs."""
     found = [one for need in needs for one in on_topic(need.name, *need.operations)]
+    groups = [group for extension in setup.app.extensions.values() for group in extension.reads]
+    found.extend(Permission(Resource.GROUP.value, group, _READ) for group in groups)
     if setup.app.actors:
         found.append(Permission(Resource.GROUP.value, setup.group, _READ))
         found.append(Permission(Resource.TRANSACTIONAL_ID.value, f"{setup.app.conf.id}:", _WRITE))

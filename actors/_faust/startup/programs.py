@@ -15,7 +15,7 @@ from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
-from actors.runtime.rows.row_store import RowStore
+from actors.runtime.rows.stores import RowStore
 from actors.runtime.task.identity import another_input
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.joins import JoinStore

@@ -304,7 +304,7 @@ class StoreRegistry:
         used = set(self._changelogs.values())
         inputs = {name for one in self._app.actors.values() for name in one.topic_names}
         id = self._app.app_id
-        crons = {f"{one.actor}-timers" for one in owners if one.topic == cron_topic(id, one.actor)}
+        crons = {f"{owner.actor}-timers" for owner in owners if owner.topic == cron_topic(id, owner.actor)}
         gone = {
             store: record
             for store, record in known.items()

@@ -22,7 +22,7 @@ from actors.cli.state.windows import span_of, span_options, window_json, window_
 from actors.declare.values.decoder import as_json
 from actors.errors import ConfigurationError
 from actors.runtime.message.store import Store
-from actors.runtime.rows.row_store import RowStore
+from actors.runtime.rows.stores import RowStore
 from actors.runtime.windows.store import WindowStore
 from stores._core.printable import moment, printable_json
 from stores._core.record import NEVER

@@ -11,7 +11,7 @@ import click
 from actors.declare.values.codecs import CodecError
 from actors.declare.values.decoder import as_json
 from actors.runtime.message.store import Store
-from actors.runtime.rows.row_store import RowStore
+from actors.runtime.rows.stores import RowStore
 from actors.runtime.windows.store import WindowStore
 
 

@@ -24,7 +24,7 @@ from actors.runtime.handlers.callables import check_callable, name_of
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Changes, Table
-from actors.runtime.rows.row_store import RowStore
+from actors.runtime.rows.stores import RowStore
 from actors.runtime.windows.store import WindowStore
 
 How = Literal["inner", "left", "outer"]

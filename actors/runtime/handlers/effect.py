@@ -159,6 +159,10 @@ class Outcome:
     is_start: bool = False
     is_unknown: bool = False
 
+    def is_last(self, effect: Effect, attempts: int) -> bool:
+        """Return whether a call is given up after this failure, attempt number `attempts`."""
+        return self.is_final or 0 < effect.attempts <= attempts
+
 
 def _takes_nothing(function: Callable[..., Any]) -> bool:
     try:

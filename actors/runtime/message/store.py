@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from mypy_extensions import mypyc_attr
 
 from actors._core.aggregates import Aggregate
+from actors._core.values.rows import row_parts
 from actors.errors import NewerVersionError, UsageError
 from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.failures import newer_program
@@ -27,19 +28,6 @@ V = TypeVar("V")
 
 Placement = Literal["key", "task"]
 _ABSENT: Any = object()
-
-
-class RowsBelow(Protocol):
-    """Rows below message keys: see `actors.runtime.rows`."""
-
-    def at(self, key: Any) -> Any:
-        """Return the rows below a key, for the message that is handled."""
-
-    def key_of(self, raw: bytes) -> bytes:
-        """Return the message key of a row."""
-
-    def removed(self, overlay: Overlay, raw: bytes) -> None:
-        """Count off a row that expired and was removed."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -100,8 +88,8 @@ class Store(Generic[K, V]):
         """Reads a value, by its key, for people; None where the key has nothing to say."""
         self.layout: str = placement
         """How the message key lies in a row's key: see `stores._core.layouts`. "task" if it doesn't."""
-        self.below: RowsBelow | None = None
-        """The map, list or set store whose rows these are."""
+        self.below: Any = None
+        """The `RowStore` whose rows these are, if they lie below message keys."""
 
     def __repr__(self) -> str:
         return f"<Store {self.name}>"
@@ -112,7 +100,7 @@ class Store(Generic[K, V]):
 
     def home_key(self, raw_key: bytes) -> bytes:
         """Return the key by whose partition a stored key is placed: that of a row below a message key is the latter."""
-        return raw_key if self.below is None else self.below.key_of(raw_key)
+        return raw_key if self.below is None else row_parts(raw_key)[0]
 
     def get(self, key: K, default: V | None = None) -> V | None:
         """Return the value of `key`, or `default` when it is absent or expired."""

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,16 @@ from actors.runtime.spec import ActorSpec
 from actors.runtime.threads import DaemonThreads
 
 Pairs = list[tuple[str, bytes]]
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """An attempt, from its start to the commit of its outcome. While there is one, its line stands still."""
+
+    raw_key: bytes
+    head: Head
+    outcome: Outcome | None = None
+    is_done: bool = False
 
 
 class Attempts:
@@ -51,25 +62,17 @@ class Attempts:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def make(self, raw_key: bytes, head: Head, effect: Effect, begin: Callable[[], bool]) -> Outcome:
-        """Make the call, as soon as it has its permit, unless `begin`, which is called right before, says no.
+    async def permit(self, head: Head, effect: Effect) -> Any:
+        """Wait for a permit of a call; return the outcome of one that gets none.
 
         Raises:
             CancelledError: the processor ends.
         """
-        if effect.permits is None:
-            return await self._make(raw_key, head, effect, begin)
         running = running_task()
         self.waiting += 1
-        is_waiting = True
         try:
             args, kwargs = self.arguments[effect.name].bind(head.record.args, head.record.kwargs)
-            async with effect.permits.permit(self._turns, effect.timeout, args, kwargs) as ended:
-                self.waiting -= 1
-                is_waiting = False
-                outcome = await self._make(raw_key, head, effect, begin)
-                ended(outcome.cause)
-                return outcome
+            return await effect.permits.permit(self._turns, effect.timeout, args, kwargs)
         except EXITS:
             raise
         except BaseException as error:
@@ -77,7 +80,34 @@ class Attempts:
                 raise
             return Outcome(error=f"it got no permit: {error_text(error)}", cause=error)
         finally:
-            self.waiting -= is_waiting
+            self.waiting -= 1
+
+    async def make(
+        self, raw_key: bytes, head: Head, effect: Effect, *, begin: Callable[[], bool], permit: Any
+    ) -> Outcome:
+        """Make the call, as soon as it has its permit, unless `begin`, which is called right before, says no.
+
+        `permit` is one that the call has, None for none.
+
+        Raises:
+            CancelledError: the processor ends.
+        """
+        if effect.permits is None:
+            return await self._make(raw_key, head, effect, begin)
+        if permit is not None and permit.until_s <= asyncio.get_running_loop().time():
+            permit.end(None)
+            permit = None
+        if permit is None:
+            permit = await self.permit(head, effect)
+            if isinstance(permit, Outcome):
+                return permit
+        cause = None
+        try:
+            outcome = await self._make(raw_key, head, effect, begin)
+            cause = outcome.cause
+            return outcome
+        finally:
+            permit.end(cause)
 
     async def _make(self, raw_key: bytes, head: Head, effect: Effect, begin: Callable[[], bool]) -> Outcome:
         limit_s, running = effect.timeout.total_seconds(), running_task()

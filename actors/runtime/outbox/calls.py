@@ -8,6 +8,7 @@ The calls of one raw key are its line, in the order of their sequences.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -29,6 +30,7 @@ from actors.runtime.message.tools import PendingEffect
 
 PREFIX, END = b"e", b"f"
 """All keys of the outbox lie between."""
+_ID_CHARS = 200
 
 
 class EffectRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +110,13 @@ class Head:
 def make_key(raw_key: bytes, sequence: int) -> bytes:
     """Return the key of a call in the outbox."""
     return make_place(PREFIX, raw_key, sequence)
+
+
+def result_id(call_id: str) -> str:
+    """Return a result's message id. In a chain, each result beginning the next call, ids would grow without end."""
+    if len(call_id) > _ID_CHARS:
+        call_id = hashlib.sha256(call_id.encode()).hexdigest()
+    return f"{call_id}-result"
 
 
 def line_bounds(raw_key: bytes) -> tuple[bytes, bytes]:

@@ -16,7 +16,8 @@ has the outcomes of calls that succeeded from memory, and makes none of these ag
 
 A call with repeat="never" is made at most once, one commit later:
 
-    start                the epoch is written into the record; before that is committed, there is no call
+    start                the epoch is written into the record, as soon as the call has its permit; before that is
+                         committed, there is no call
     call                 an owner with another epoch makes none: it tells the actor that the outcome is unknown, in the
                          commit that removes the record. A task that ends in order takes back starts without a call
 
@@ -27,7 +28,6 @@ of places in the store, which a walk through the store restores.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import math
 from collections import deque
@@ -51,7 +51,7 @@ from actors.runtime.message.internal_messages import InternalMessage, InternalRe
 from actors.runtime.message.outputs import EFFECT_HEADER
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
-from actors.runtime.outbox.attempts import Attempts, carried
+from actors.runtime.outbox.attempts import Attempts, Run, carried
 from actors.runtime.outbox.calls import (
     UNKNOWN_EFFECT,
     EffectRecord,
@@ -63,6 +63,7 @@ from actors.runtime.outbox.calls import (
     line_of,
     make_key,
     not_json,
+    result_id,
 )
 from actors.runtime.outbox.queues import Lines
 from actors.runtime.quarantine.quarantine import send_dead_letter
@@ -85,19 +86,8 @@ MESSAGES_AT_ONCE = 100
 RESERVE_BYTES = 4_096
 """The room for what a record grows by after the handler wrote it: by its error above all."""
 _ERROR_CHARS = 500
-_ID_CHARS = 200
 _encode = msgspec.json.encode
 _CUT_SHORT = "its worker ended before the outcome was committed"
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """An attempt, from its start to the commit of its outcome. While there is one, its line stands still."""
-
-    raw_key: bytes
-    head: Head
-    outcome: Outcome | None = None
-    is_done: bool = False
 
 
 class Effects:
@@ -139,6 +129,8 @@ class Effects:
         self._runs: dict[bytes, Run] = {}
         self._started: dict[bytes, bytes] = {}
         """By line, the store key of a call whose start is written, or will be, and that isn't made yet."""
+        self._permits: dict[bytes, Any] = {}
+        """By line, the permit of such a call."""
         self._running: dict[asyncio.Task[Any], Run] = {}
         self._ended: deque[Run] = deque()
         self._most_unhandled = MOST_ENDED + spec.concurrency
@@ -337,6 +329,8 @@ class Effects:
             running.cancel()
         while self._running:
             await asyncio.wait(set(self._running))
+        for raw_key in list(self._permits):
+            self._permits.pop(raw_key).end(None)
         self._attempts.close()
         self.succeeded.update(
             (run.head.record.id, run.outcome)
@@ -378,6 +372,8 @@ class Effects:
             else:
                 # It was dropped.
                 del self._started[raw_key]
+                if raw_key in self._permits:
+                    self._permits.pop(raw_key).end(None)
                 self._lines.place(raw_key, head)
         while self._has_room and (found := self._lines.take()) is not None:
             self._start(*found)
@@ -406,8 +402,7 @@ class Effects:
             missing = f"actor {self._spec.name} {UNKNOWN_EFFECT} {head.record.name!r}: was it renamed or removed?"
             self._end(run, Outcome(error=missing, is_final=True))
             return
-        held_up = self.held_up.pop(head.record.id, None)
-        if held_up is not None:
+        if (held_up := self.held_up.pop(head.record.id, None)) is not None:
             # Nothing could be committed while it blocked, so this attempt stands for all of those.
             self._end(run, Outcome(error=held_up.reason))
             return
@@ -416,12 +411,13 @@ class Effects:
             self._end(run, succeeded)
             return
         if effect.repeat == "never" and head.record.started != self._epoch:
-            if head.record.started is msgspec.UNSET:
+            if head.record.started is not msgspec.UNSET:
+                self._end(run, Outcome(error=_CUT_SHORT, is_final=True, is_unknown=True))
+                return
+            if effect.permits is None:
                 self._started[raw_key] = head.store_key
                 self._end(run, Outcome(is_start=True))
-            else:
-                self._end(run, Outcome(error=_CUT_SHORT, is_final=True, is_unknown=True))
-            return
+                return
         running = asyncio.create_task(self._attempt(run, effect), name=f"effect {effect.name} {head.record.id}")
         self._running[running] = run
         # One that is cancelled before its first step never comes to its end.
@@ -442,9 +438,10 @@ class Effects:
     async def _attempt(self, run: Run, effect: Effect) -> None:
         running: Any = asyncio.current_task()
         try:
-            begin = partial(self._begin, run, effect)
-            tracing, attempt = self._spec.tracing, self._attempts.make(run.raw_key, run.head, effect, begin)
-            outcome = await (attempt if tracing is None else tracing.effect(run.head.record, attempt))
+            if effect.repeat == "never" and run.head.record.started is msgspec.UNSET:
+                outcome = await self._permitted(run, effect)
+            else:
+                outcome = await self._made(run, effect)
             # Not at the task's end: that this call has ended leaves room for another.
             self._running.pop(running, None)
             self._end(run, outcome)
@@ -466,6 +463,20 @@ class Effects:
         head = run.head if effect.permits is None else self._lines.head(run.raw_key)
         return head is not None and head.mark == run.head.mark
 
+    async def _permitted(self, run: Run, effect: Effect) -> Outcome:
+        """Wait for the permit of a call that is never repeated: one that only waits hasn't begun."""
+        permit = await self._attempts.permit(run.head, effect)
+        if isinstance(permit, Outcome):
+            return permit
+        self._permits[run.raw_key], self._started[run.raw_key] = permit, run.head.store_key
+        return Outcome(is_start=True)
+
+    async def _made(self, run: Run, effect: Effect) -> Outcome:
+        begin, permit = partial(self._begin, run, effect), self._permits.pop(run.raw_key, None)
+        attempt = self._attempts.make(run.raw_key, run.head, effect, begin=begin, permit=permit)
+        tracing = self._spec.tracing
+        return await (attempt if tracing is None else tracing.effect(run.head.record, attempt))
+
     def _report(self, run: Run, outcome: Outcome) -> _Report | None:
         """Return what the actor is told of an outcome; None for nothing."""
         record, methods = run.head.record, self._spec.methods
@@ -473,17 +484,13 @@ class Effects:
             then = None if record.then is msgspec.UNSET else record.then
             return None if outcome.value is None else _Report(then, outcome.value, outcome.headers)
         effect = self._functions.get(record.name)
-        if effect is None or methods is None or not self._is_last(effect, record, outcome):
+        if effect is None or methods is None or not outcome.is_last(effect, record.attempts + 1):
             return None
         error, method = outcome.error[:_ERROR_CHARS], effect.on_give_up
         value: GivenUp | Unknown = GivenUp(record.name, record.id, record.attempts + 1, error)
         if outcome.is_unknown:
             value, method = Unknown(record.name, record.id, error), effect.on_unknown
         return None if method is None else _Report(method, _encode((methods.told(method, value), {})), carried(record))
-
-    @staticmethod
-    def _is_last(effect: Effect, record: EffectRecord, outcome: Outcome) -> bool:
-        return outcome.is_final or 0 < effect.attempts <= record.attempts + 1
 
     def _message(self, run: Run, outcome: Outcome) -> InternalMessage:
         record, scope, report = run.head.record, self._state.scope, self._report(run, outcome)
@@ -493,7 +500,7 @@ class Effects:
             key=run.raw_key,
             value=None if report is None else report.value,
             headers=() if report is None else report.headers,
-            id=_result_id(record.id),
+            id=result_id(record.id),
             method=None if report is None else report.method,
         )
 
@@ -536,7 +543,7 @@ class Effects:
         error = (outcome.error or "")[:_ERROR_CHARS]
         effect = self._functions.get(record.name)
         attempts = record.attempts + (effect is not None)
-        if effect is None or self._is_last(effect, record, outcome):
+        if effect is None or outcome.is_last(effect, record.attempts + 1):
             self._bury(state, run, record, outcome, is_told=False)
             return msgspec.structs.replace(record, attempts=attempts, error=error, parked=True)
         wait_s = max(effect.wait_s(attempts), retry_after_s(outcome.cause))
@@ -591,10 +598,3 @@ class _Report:
     method: str | None
     value: bytes
     headers: Sequence[tuple[str, bytes]]
-
-
-def _result_id(call_id: str) -> str:
-    """Return a result's message id. In a chain, each result beginning the next call, ids would grow without end."""
-    if len(call_id) > _ID_CHARS:
-        call_id = hashlib.sha256(call_id.encode()).hexdigest()
-    return f"{call_id}-result"

@@ -19,18 +19,18 @@ RETRY_MS = 1_000
 EVENT_OVERHEAD_BYTES = 100
 
 
-class Follower:
+class EventStream:
     """One client's stream.
 
     Args:
         key: the raw key that it follows, None for all.
-        offsets: the next offsets that it has to get; the feed moves them.
+        offsets: the next offsets that it has to get; the broadcast moves them.
         tag: of the changelog.
         clock_s: returns the time, Unix seconds.
         take: counts the bytes that wait; may raise `Problem`.
 
     Attributes:
-        ends: while it is behind, the offsets from which on it gets what the feed reads.
+        ends: while it is behind, the offsets from which on it gets what the broadcast reads.
         reset: why it had to begin at the end of the log instead of its position, "" if it didn't.
     """
 
@@ -59,7 +59,7 @@ class Follower:
         self._drained = asyncio.Event()
 
     def put(self, partition: int, next_offset: int, event: bytes) -> None:
-        """Add an event that the feed has read; while the follower is behind it waits for those before."""
+        """Add an event that the broadcast has read; while the follower is behind it waits for those before."""
         if self.ends:
             self._later.append((partition, next_offset, event))
             self._count(len(event))
@@ -77,7 +77,7 @@ class Follower:
         self._wake.set()
 
     def caught_up(self) -> None:
-        """Go on with what the feed has read meanwhile."""
+        """Go on with what the broadcast has read meanwhile."""
         self.offsets |= {partition: max(end, self.offsets[partition]) for partition, end in self.ends.items()}
         self.ends = {}
         later, self._later = self._later, []
@@ -86,7 +86,7 @@ class Follower:
             self.put_missed(partition, next_offset, event)
 
     def moved(self, partition: int, next_offset: int) -> None:
-        """Note that the feed has read up to an offset; what of it concerns the follower is put."""
+        """Note that the broadcast has read up to an offset; what of it concerns the follower is put."""
         if not self.ends and next_offset > self.offsets[partition]:
             self.offsets[partition] = next_offset
 

@@ -40,7 +40,7 @@ class MessageKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Inbox:
+class Addressee:
     """An actor that messages can be sent to.
 
     Attributes:
@@ -54,8 +54,8 @@ class Inbox:
     output: OutputTopic
 
     @classmethod
-    def of(cls, definition: ActorDefinition) -> Inbox:
-        """Return the inbox of an actor."""
+    def of(cls, definition: ActorDefinition) -> Addressee:
+        """Return the addressee of an actor."""
         kinds = (_kind(definition, type_, name) for type_, name in _types(definition).items())
         return cls(definition, {kind.name: kind for kind in kinds if kind is not None}, inbox_of(definition))
 

@@ -8,7 +8,7 @@ import msgspec
 
 from actors._faust.app import App
 from actors.declare.values.codecs import UNTYPED, is_model
-from actors.web.messages.kinds import Inbox, MessageKind
+from actors.web.messages.kinds import Addressee, MessageKind
 from actors.web.messages.sending import MAX_IDEMPOTENCY_CHARS, MAX_WAIT_S, MessageAnswer
 from actors.web.problems import CONTENT_TYPE
 
@@ -40,16 +40,16 @@ def description(app: App) -> Schema:
     paths = {
         f"/actors/{actor}/{path}": operation
         for actor, definition in sorted(app.actors.items())
-        for path, operation in _of_actor(actor, Inbox.of(definition), schemas)
+        for path, operation in _of_actor(actor, Addressee.of(definition), schemas)
     }
     content = {CONTENT_TYPE: {"schema": {"$ref": REFS.format(name="ProblemAnswer")}}}
     problems = {f"message-{status}": {"description": text, "content": content} for status, text in PROBLEMS.items()}
     return {"paths": paths, "components": {"schemas": schemas, "responses": problems}}
 
 
-def _of_actor(actor: str, inbox: Inbox, schemas: Schema) -> list[tuple[str, Schema]]:
+def _of_actor(actor: str, addressee: Addressee, schemas: Schema) -> list[tuple[str, Schema]]:
     operations: list[tuple[str, Schema]] = []
-    for name, kind in sorted(inbox.kinds.items()):
+    for name, kind in sorted(addressee.kinds.items()):
         operations += [
             (f"{{key}}/{name}", {"post": send_operation(actor, kind, schemas)}),
             (f"_sent/{name}/{{id}}/{{key}}", {"get": _status_operation(actor, kind, schemas)}),

@@ -36,7 +36,7 @@ from actors.runtime.message.unresolved import resolved
 from actors.runtime.queries.queries import HeldTask, read
 from actors.runtime.requests.replies import answer_of
 from actors.runtime.requests.requests import CONTENT_MARK, REUSED, EncodedRequest, carry
-from actors.web.messages.kinds import Inbox, MessageKind
+from actors.web.messages.kinds import Addressee, MessageKind
 from actors.web.problems import JSON_HEADERS, HttpAnswer, Problem, bad_request, not_ready
 from actors.web.queries.coding import KeyCoding, as_json, json_bytes, last_key
 
@@ -114,18 +114,18 @@ class Messages:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._inboxes: dict[str, Inbox] = {}
+        self._addressees: dict[str, Addressee] = {}
         self._keys: dict[str, KeyCoding] = {}
 
-    def inbox(self, actor: str) -> Inbox:
-        """Return the inbox of an actor; `Problem` if the app has none such."""
+    def addressee(self, actor: str) -> Addressee:
+        """Return the addressee of an actor; `Problem` if the app has none such."""
         if actor not in self._app.actors:
             names = ", ".join(sorted(self._app.actors)) or "none"
             raise Problem(404, "unknown-actor", "There is no such actor", f"actor {actor!r} isn't one of: {names}")
-        if actor not in self._inboxes:
-            self._inboxes[actor] = Inbox.of(self._app.actors[actor])
+        if actor not in self._addressees:
+            self._addressees[actor] = Addressee.of(self._app.actors[actor])
             self._keys[actor] = KeyCoding.of_actor(self._app, actor)
-        return self._inboxes[actor]
+        return self._addressees[actor]
 
     async def send(self, sending: Sending, body: bytes) -> HttpAnswer:
         """Send a message, and wait for its answer if the request prefers so.
@@ -134,19 +134,18 @@ class Messages:
             Problem: the message can't be sent, or was refused.
         """
         base, actor, raw_key, name = sending.parts
-        inbox = self.inbox(actor)
-        kind = inbox.kind(name)
+        addressee = self.addressee(actor)
+        kind = addressee.kind(name)
         key = self._keys[actor].key_of_url(last_key(raw_key, 0), sending.encoding)
-        is_kept = inbox.definition.answers is not None
+        is_kept = addressee.definition.answers is not None
         if "idempotency-key" in sending.headers and not is_kept:
             raise bad_request(
                 "no-answers",
                 f"actor {actor} keeps no answers, so it can't recognise a repeat by Idempotency-Key: annotate what its "
                 "handlers return, or declare it with answer_ttl=timedelta(days=1)",
             )
-        encoded = await _encoded(inbox, kind, key, body)
-        content = digest_of(kind.name, encoded.value, *(part for header in encoded.headers for part in header))
-        output = inbox.output
+        encoded, content = await _encoded(addressee, kind, key, body)
+        output = addressee.output
         with _refusals():
             partition = output.home(key, await self._app.asks.partitions_of(output.name))
         headers = [*encoded.headers, *trace_headers(self._app)]
@@ -156,12 +155,12 @@ class Messages:
         if sending.wait_s and is_kept:
             reply = await self._ask(question, sending.wait_s, encoded.what)
             if reply is not None:
-                return await _answered(inbox, kind, reply, {"Preference-Applied": f"wait={sending.wait_s}"})
+                return await _answered(actor, kind, reply, {"Preference-Applied": f"wait={sending.wait_s}"})
         # After a wait in vain it is sent once more, for its place behind the first one; it has its id.
         offset = await self._tell(question)
         status = f"{base}/{quote(actor, safe='')}/_sent/{quote(name, safe='')}/{question.id[:32]}/{raw_key}"
         status += f"?offset={offset}" + ("" if sending.encoding is None else f"&encoding={sending.encoding}")
-        if not inbox.definition.stores:
+        if not addressee.definition.stores:
             return _reply(202, MessageAnswer(actor, name, "accepted"), {})
         return _reply(202, MessageAnswer(actor, name, "accepted", status=status), {"Location": status})
 
@@ -191,17 +190,17 @@ class Messages:
         Raises:
             Problem: it was refused, it failed, or its answer isn't kept any more.
         """
-        inbox = self.inbox(actor)
-        kind, answers = inbox.kind(name), inbox.definition.answers
-        if not inbox.definition.stores or not _ID.fullmatch(id):
+        addressee = self.addressee(actor)
+        kind, answers = addressee.kind(name), addressee.definition.answers
+        if not addressee.definition.stores or not _ID.fullmatch(id):
             raise Problem(
                 404, "unknown-message", "There is no such message", f"actor {actor} has no answer {id[:40]!r}"
             )
-        store = task.of((answers or inbox.definition.stores[0]).name)
+        store = task.of((answers or addressee.definition.stores[0]).name)
         entry = None if answers is None else read(store, id.encode()).value
         reply = None if entry is None else answer_of(entry)
         if reply is not None:
-            return await _answered(inbox, kind, reply, {})
+            return await _answered(actor, kind, reply, {})
         if entry is not None or store.position.source_offset <= offset:
             return _reply(202, MessageAnswer(actor, name, "accepted"), {"Retry-After": "1"})
         if answers is None:
@@ -215,11 +214,15 @@ class Messages:
         )
 
 
-async def _encoded(inbox: Inbox, kind: MessageKind, key: bytes, body: bytes) -> EncodedRequest:
-    """Return the record of a message that came as JSON; `Problem` if it isn't one."""
-    actor, output = inbox.definition.name, inbox.output
+async def _encoded(addressee: Addressee, kind: MessageKind, key: bytes, body: bytes) -> tuple[EncodedRequest, str]:
+    """Return the record of a message that came as JSON, and a digest of what JSON says; `Problem` if it isn't one.
+
+    The digest is the same after the type of the message, or a schema, has changed.
+    """
+    actor, output = addressee.definition.name, addressee.output
     try:
         message = kind.decode(body)
+        content = digest_of(kind.name, msgspec.json.encode(msgspec.json.decode(body), order="sorted"))
         value = await resolved(lambda: output.encode_value(message), is_patient=False)
     except UnresolvedSchemaError as error:
         raise not_ready(str(error)) from error
@@ -227,12 +230,11 @@ async def _encoded(inbox: Inbox, kind: MessageKind, key: bytes, body: bytes) -> 
         raise bad_request("bad-body", f"message {kind.name} of actor {actor}: {error}") from error
     decode = (lambda _: None) if kind.answer is None else kind.answer.decode
     what = f"{kind.name} to actor {actor}, key {key[:80]!r}"
-    return EncodedRequest(key, value, output.headers_of(message), decode, what)
+    return EncodedRequest(key, value, output.headers_of(message), decode, what), content
 
 
-async def _answered(inbox: Inbox, kind: MessageKind, reply: ActorReply, headers: Mapping[str, str]) -> HttpAnswer:
+async def _answered(actor: str, kind: MessageKind, reply: ActorReply, headers: Mapping[str, str]) -> HttpAnswer:
     """Return an actor's answer; `Problem` for a refusal."""
-    actor = inbox.definition.name
     decode = (lambda _: None) if kind.answer is None else kind.answer.decode
     asked = EncodedRequest(b"", b"", [], decode, f"{kind.name} to actor {actor}")
     try:

@@ -10,7 +10,7 @@ import msgspec
 from actors._core.pages import Place, encode_place
 from actors._core.values.rows import decode_span, place_of, place_row, rows_prefix, span_key
 from actors.runtime.queries.queries import MAX_LOOKED_AT, Bounds, Held, StateReader, expiry_of, read, unreadable
-from actors.runtime.rows.row_store import RowStore
+from actors.runtime.rows.stores import RowStore
 from actors.runtime.spec import ActorSpec
 from actors.web.problems import bad_request
 from actors.web.queries.answers import Position, Took, position_of

@@ -24,7 +24,7 @@ from actors.runtime.message.unresolved import resolved
 from actors.runtime.outbox.calls import QueriedOutbox
 from actors.runtime.queries.histories import read_as_of
 from actors.runtime.queries.queries import Bounds, read
-from actors.runtime.rows.row_store import RowStore
+from actors.runtime.rows.stores import RowStore
 from actors.runtime.spec import ActorSpec
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.store import WindowStore

@@ -11,6 +11,7 @@ from actors import Context, EffectCall, limits
 from tests.kafka.apps.quick import NAME, quick_app
 
 FOLDER = Path(os.environ["EFFECTS_FOLDER"])
+TIMEOUT = timedelta(seconds=float(os.environ.get("TIMEOUT_S", "2")))
 limits.WAIT = timedelta(seconds=3)
 app = quick_app()
 orders = app.topic(f"{NAME}-orders", key_type=str, value_type=str)
@@ -25,11 +26,11 @@ def write(what: str, tenant: str, id: str) -> None:
     os.close(file)
 
 
-@app.effect(limit=2, rate="10/s", per=lambda tenant: tenant, timeout=timedelta(seconds=2))
+@app.effect(limit=2, rate="10/s", per=lambda tenant: tenant, timeout=TIMEOUT)
 async def post(call: EffectCall, tenant: str) -> str:
     """Take a while."""
     write("begun", tenant, call.idempotency_key)
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(float(os.environ.get("TAKES_S", "0.1")))
     write("ended", tenant, call.idempotency_key)
     return f"done {tenant}"
 

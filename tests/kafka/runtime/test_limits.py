@@ -8,6 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.limits_app"
@@ -71,3 +73,24 @@ async def test_no_more_than_the_limit_run_whoever_is_killed(
         assert most_at_once(of_tenant, deaths) <= LIMIT
         times = sorted(line["at_s"] for line in of_tenant if line["what"] == "begun")
         assert all(later - earlier >= 1.0 for earlier, later in zip(times, times[RATE:], strict=False))
+
+
+@pytest.mark.nightly
+async def test_a_worker_that_stops_gives_its_permits_back(
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+) -> None:
+    name = unique("limits")
+    await make_topics(brokers, f"{name}-orders", f"{name}-done")
+    settings = {"APP_NAME": name, "EFFECTS_FOLDER": str(tmp_path), "TIMEOUT_S": "120", "TAKES_S": "3"}
+    worker = WorkerProcess(MODULE, brokers, tmp_path / "one", **settings)
+    workers.append(worker.start())
+    await send(brokers, f"{name}-orders", [(str(number).encode(), b"acme") for number in range(4)])
+    await eventually((tmp_path / "lines").exists, what=worker.log)
+    assert worker.terminate() == 0
+    worker.start()
+
+    async def all_done() -> bool:
+        return len({record.key for record in await read_all(brokers, f"{name}-done")}) == 4
+
+    # Permits that it had kept would be over after two minutes.
+    await eventually(all_done, deadline_s=50, what=lambda: worker.log()[-3000:])

@@ -148,6 +148,27 @@ async def test_a_row_that_can_not_be_written_is_refused_with_nothing_of_its_batc
     assert rows_of(address) == ["b,1,1,"]
 
 
+@pytest.mark.parametrize("value", [{"a": {1}}, {"a": "\ud800"}, {"a": object()}, "\ud800"])
+async def test_a_value_that_can_not_be_sent_is_refused(target: Postgres, address: str, value: Any) -> None:
+    await target.claim(SOURCE, "t1")
+    with pytest.raises(Rejected):
+        await target.write(*batch([row("a", 1, 1), row("b", 1, 1, more=value)]))
+    assert rows_of(address) == []
+
+
+async def test_one_key_in_two_forms_is_refused_until_its_rows_are_alone(address: str) -> None:
+    postgresql.run_sql(address, "CREATE TABLE sums (id numeric PRIMARY KEY, n int)")
+    target = made(address, table="sums", key="id")
+    await target.claim(SOURCE, "t1")
+    pairs = [("1", {"id": "1", "n": 1}), ("1.0", {"id": "1.0", "n": 2})]
+    with pytest.raises(Rejected):
+        await target.write(*batch(pairs))
+    for first, pair in enumerate(pairs):
+        await target.write(*batch([pair], first=first))
+    assert postgresql.run_sql(address, "SELECT n FROM sums") == "2\n"
+    await target.close()
+
+
 async def test_a_topic_that_was_created_again_is_not_read_from_the_old_offset(target: Postgres) -> None:
     await target.claim(SOURCE, "t1")
     await target.write(*batch([row("a", 1, 1)]))

@@ -88,3 +88,4 @@ async def test_files_have_each_record_once_and_a_service_and_a_function_at_least
     assert offsets_of(tmp_path) == sorted((record.partition, record.offset) for record in records)
     assert all(tokens == sorted(tokens) for tokens in tokens_of(tmp_path))
     assert all(worker.terminate() == 0 for worker in workers)
+    assert "didn't stop" not in workers[0].log() + workers[1].log()

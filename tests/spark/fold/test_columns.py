@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from actors import App
+from actors._core.values.rows import encode_span, rows_prefix, span_key
 from actors.formats import Avro
 from actors.formats.schemas.declared import exported
 from actors.runtime.message.unresolved import resolved_now
@@ -107,3 +108,20 @@ def test_a_rebuild_has_the_columns(spark: SparkSession, brokers: str, tmp_path: 
     rows = {bytes(row["key"]): (row["owner"], row["cents"]) for row in frame.select("key", "value_columns.*").collect()}
     assert rows == {b"a": ("ada", 5), b"b": ("bob", 7)}
     assert value_columns(rebuild_state(source, as_of_ms=NOW_MS), file, log.topic).count() == 2
+
+
+def test_the_record_that_counts_the_rows_of_a_key_is_no_value(spark: SparkSession, tmp_path: Path) -> None:
+    old, _, schemas = bytes_and_schemas()
+    [own] = schemas.values()
+    file = written(tmp_path, {"rows": own | {"has_rows": True}}, "log")
+    content = [(span_key(b"ada"), encode_span(0, 1)), (rows_prefix(b"ada") + b"n", old)]
+    frame = value_columns(spark.createDataFrame(content, "key binary, value binary"), file, "log")
+    assert [row["value_columns"] and row["value_columns"]["owner"] for row in frame.collect()] == [None, "ada"]
+
+
+def test_a_list_of_an_avro_type_is_exported_as_one_with_rows() -> None:
+    import asyncio
+
+    app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry=FakeRegistry())
+    app.list_store("lines", format=Avro(First))
+    assert [own["has_rows"] for own in asyncio.run(exported(app)).values()] == [True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -129,3 +130,21 @@ def test_counts_of_a_fold_include_what_it_leaves_out(
     assert (row["last"]["offset"], row["later_offset"]) == (2, 3)
     assert (row["records"], row["damaged"], row["damaged_offset"]) == (4, 2, 1)
     assert (folded[b"later"]["last"], folded[b"later"]["later_offset"]) == (None, 4)
+
+
+def test_the_jvm_compiles_the_second_read(spark: SparkSession, capsys: pytest.CaptureFixture[str]):
+    """A method of 8,000 bytes or more would be interpreted."""
+    rows = spark.createDataFrame([(0, 0, b"k", b"v", encode_metadata(1, 2, 3))], ROWS)
+    state = live(writes_alone(rows, [None]), [NOW_MS])
+    asked = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+    before = {name: spark.conf.get(name) for name in asked}
+    try:
+        for name, value in asked.items():
+            spark.conf.set(name, value)
+        state.explain(mode="codegen")
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+    sizes = re.findall(r"maxMethodCodeSize:(\d+)", capsys.readouterr().out)
+    assert sizes
+    assert max(map(int, sizes)) < 8_000

@@ -233,5 +233,5 @@ def test_a_row_belongs_where_its_message_belongs(spark: SparkSession):
     }
     frame = spark.createDataFrame([(0, row) for row in (*rows, PROGRESS_KEY)], "partition int, key binary")
     windows = WindowLog((b"w" + bytes(8),))
-    homes = {bytes(row["key"]): row["home"] for row in frame.withColumn("home", windows.home(7)).collect()}
+    homes = {bytes(row["key"]): row["home"] for row in frame.withColumn("home", windows.home(7, "key")).collect()}
     assert homes == rows | {PROGRESS_KEY: None}

@@ -318,3 +318,13 @@ def test_times_of_appends_matter_to_actors_with_timers_only() -> None:
     found = {name: TopicInfo(name, uuid4(), 4, 3) for name in needs}
     configs = {name: {**GOOD, "message.timestamp.type": "LogAppendTime"} for name in needs}
     assert findings(setup, needs.values(), found, configs, broker_count=3) == []
+
+
+def test_a_sink_reads_its_topic_in_a_group_of_its_own() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:9092")
+    app.sink(app.topic("orders", key_type=str, value_type=int), name="rows")(print)
+    setup = Setup(app)
+    (need,) = topic_needs(setup)
+    assert (need.name, need.roles) == ("orders", ("read by sinks",))
+    assert need.operations == {Operation.READ, Operation.DESCRIBE_CONFIGS}
+    assert Permission("group", "shop--sink-rows", Operation.READ) in permissions(setup, [need])

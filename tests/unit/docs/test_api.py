@@ -28,12 +28,10 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTI
 SHOWN_BY_OTHERS = {
     "AnswerLater": "docs/reference/actors.md#answers-that-come-later",
     "PendingEffect": "docs/reference/timers-and-effects.md#effects-outside-kafka",
-    "ListRows": "the example of ListStore",
-    "MapRows": "the example of MapStore",
+    **dict.fromkeys(("ListRows", "ListStore", "MapRows", "MapStore", "SetRows", "SetStore"), "docs/how-to/rows.md"),
     "ParkedHere": "a result of ActorTestDriver",
     "Record": "what a batch has",
     "Sent": "a result of ActorTestDriver",
-    "SetRows": "the example of SetStore",
     "Unknown": "docs/reference/timers-and-effects.md#calls-that-may-not-be-repeated",
 }
 """What has no example of its own, with the place that shows it."""

@@ -86,6 +86,23 @@ async def test_a_status_that_refuses_the_batch_is_a_refusal(service: Service, st
     await target.close()
 
 
+@pytest.mark.parametrize("row", [object(), 1j, "\ud800"], ids=["object", "complex", "text"])
+async def test_a_row_that_json_can_not_say_is_a_refusal(service: Service, row: Any) -> None:
+    target = Webhook(service.url)
+    with pytest.raises(Rejected, match="can't become JSON"):
+        await target.write(BATCH, [1, row])
+    assert service.calls == []
+    await target.close()
+
+
+async def test_a_wait_that_is_no_number_is_none(service: Service) -> None:
+    target = Webhook(service.url)
+    service.answers = [web.Response(status=503, headers={"Retry-After": "nan"})]
+    with pytest.raises(ServiceError):
+        await target.write(BATCH, [1, 2])
+    await target.close()
+
+
 @pytest.mark.parametrize("status", [401, 403, 404, 408, 429, 500, 503])
 async def test_any_other_status_is_a_failure_that_may_pass(service: Service, status: int) -> None:
     target = Webhook(service.url)

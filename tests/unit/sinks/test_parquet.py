@@ -90,6 +90,36 @@ async def test_rows_that_do_not_fit_are_refused(tmp_path: Path, rows: list[Any])
     assert await read(target) == []
 
 
+@pytest.mark.parametrize(
+    "row",
+    [{"a": 2**70}, {"a": {}}, {"a": "\ud800"}, {"_offset": 1}, {1: 1}],
+    ids=["int", "empty", "text", "own", "name"],
+)
+async def test_rows_that_no_file_can_have_are_refused(tmp_path: Path, row: Any) -> None:
+    target = Parquet(tmp_path)
+    with pytest.raises(Rejected):
+        await target.write(*batch(0, 1, [row]))
+    assert await read(target) == []
+
+
+async def test_columns_that_only_later_rows_have_are_written(tmp_path: Path) -> None:
+    target = Parquet(tmp_path)
+    await target.write(*batch(0, 3, [{"id": "a"}, {}, {"id": "b", "cents": 2}]))
+    (file,) = (tmp_path / "orders" / "3").iterdir()
+    assert pq.read_table(file).select(["id", "cents", "_offset"]).to_pylist() == [
+        {"id": "a", "cents": None, "_offset": 0},
+        {"id": None, "cents": None, "_offset": 1},
+        {"id": "b", "cents": 2, "_offset": 2},
+    ]
+    await target.write(*batch(3, 4, [{}]))
+    assert sorted(await read(target)) == [0, 1, 2, 3]
+
+
+async def test_a_column_that_the_schema_lacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Rejected, match="column 'price' isn't in the schema"):
+        await Parquet(tmp_path, schema=SCHEMA).write(*batch(0, 1, [{"id": "a", "price": 1}]))
+
+
 async def test_a_topic_that_was_created_again_is_not_mixed_with_the_former(tmp_path: Path) -> None:
     target = Parquet(tmp_path)
     await target.claim(SOURCE, "t1")

@@ -273,3 +273,13 @@ def test_two_sinks_of_a_name_and_an_app_without_sinks_are_refused() -> None:
     bare = App("shop", broker="kafka://127.0.0.1:1", extensions=[])
     with pytest.raises(ConfigurationError, match="leave out `sinks`"):
         bare.sink(orders)
+
+
+def test_a_function_of_rows_is_plain() -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+    orders = app.topic("orders", key_type=str, value_type=int)
+
+    async def row(record: Any) -> Any: ...
+
+    with pytest.raises(ConfigurationError, match="returns the row of a record: write a plain `def`"):
+        app.sink(orders, to=Noted())(row)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -23,36 +21,9 @@ from actors import (
     query,
     receive,
 )
-from actors.runtime.rows.contents import ListRows, MapRows, SetRows
+from actors.runtime.rows.stores import ListRows, MapRows, SetRows
 from actors.testing import ActorTestDriver
-
-Do = Callable[[Context], Any]
-
-
-class Played:
-    """An app whose actor does what it is told, with a list, a map and a set."""
-
-    def __init__(self, **options: Any) -> None:
-        self.app = App("rows", broker="kafka://127.0.0.1:1")
-        expiring = {name: options.pop(name) for name in ("ttl", "expires") if name in options}
-        self.inputs = self.app.topic("inputs", key_type=str, value_type=str)
-        self.lines = self.app.list_store("lines", value_type=str, ttl=expiring.get("ttl"))
-        self.cart = self.app.map_store("cart", row_type=str, value_type=int, **expiring)
-        self.tags = self.app.set_store("tags", row_type=str, **expiring)
-        self.do: dict[str, Do] = {}
-        self.results: list[Any] = []
-
-        @self.app.actor(self.inputs, stores=[self.lines, self.cart, self.tags], name="player", **options)
-        async def play(ctx: Context, name: str) -> None:
-            self.results.append(self.do[name](ctx))
-
-        self.actor = play
-
-    def run(self, driver: ActorTestDriver, do: Do, *, key: str = "ada") -> Any:
-        name = str(len(self.do))
-        self.do[name] = do
-        driver.send(self.inputs, key=key, value=name)
-        return self.results[-1] if self.results else None
+from tests.unit.runtime.rows.played import Played, extend
 
 
 @pytest.fixture
@@ -63,7 +34,7 @@ def played() -> Played:
 def test_a_list_is_read_by_index_and_slice(played: Played) -> None:
     def look(ctx: Context) -> Any:
         rows: ListRows[str] = played.lines.at(ctx.key)
-        rows.extend("abcdef")
+        extend(rows, "abcdef")
         rows[1] = "B"
         return (
             rows[0],
@@ -88,9 +59,10 @@ def test_a_list_is_read_by_index_and_slice(played: Played) -> None:
 def test_rows_are_removed_at_the_front_of_a_list(played: Played) -> None:
     def cut(ctx: Context) -> Any:
         rows = played.lines.at(ctx.key)
-        rows.extend("abcdef")
+        extend(rows, "abcdef")
         del rows[:2]
-        first = rows.popleft()
+        first = rows[0]
+        del rows[:1]
         del rows[:-2]
         return first, list(rows)
 
@@ -98,7 +70,7 @@ def test_rows_are_removed_at_the_front_of_a_list(played: Played) -> None:
         rows = played.lines.at(ctx.key)
         del rows[:]
         with pytest.raises(IndexError, match="store lines: the list has no row 0"):
-            rows.popleft()
+            rows[0]
         return len(rows), bool(rows)
 
     with ActorTestDriver(played.app) as driver:
@@ -111,7 +83,7 @@ def test_rows_are_removed_at_the_front_of_a_list(played: Played) -> None:
 @pytest.mark.parametrize("rows", [slice(1, 2), slice(None, None, 2), slice(-1, None), 0])
 def test_other_rows_of_a_list_cant_be_removed(played: Played, rows: Any) -> None:
     def cut(ctx: Context) -> Any:
-        played.lines.at(ctx.key).extend("abc")
+        extend(played.lines.at(ctx.key), "abc")
         with pytest.raises(
             UsageError, match=r"store lines: the rows of a list are removed at its front: del rows\[:n\]"
         ):
@@ -126,7 +98,7 @@ def test_other_rows_of_a_list_cant_be_removed(played: Played, rows: Any) -> None
 def test_an_index_that_a_list_doesnt_have(played: Played, index: int) -> None:
     def look(ctx: Context) -> Any:
         rows = played.lines.at(ctx.key)
-        rows.extend("abc")
+        extend(rows, "abc")
         with pytest.raises(IndexError, match=f"the list has no row {index}"):
             rows[index]
         with pytest.raises(IndexError, match=f"the list has no row {index}"):
@@ -244,7 +216,7 @@ def test_rows_are_restored_and_kept_over_a_crash(played: Played) -> None:
 
 def test_clearing_leaves_nothing_in_the_changelog_but_tombstones(played: Played) -> None:
     def fill(ctx: Context) -> None:
-        played.lines.at(ctx.key).extend("abc")
+        extend(played.lines.at(ctx.key), "abc")
         played.cart.at(ctx.key)["x"] = 1
         played.tags.at(ctx.key).add("y")
 
@@ -259,111 +231,6 @@ def test_clearing_leaves_nothing_in_the_changelog_but_tombstones(played: Played)
             last = {sent.key: sent.value for sent in driver.changelog(store)}
             assert last, store
             assert set(last.values()) == {None}, store
-
-
-# --- time to live -----------------------------------------------------------------------------------------------------
-
-
-def test_rows_expire_one_by_one() -> None:
-    played = Played(ttl=timedelta(seconds=10))
-
-    def add(text: str) -> Do:
-        def do(ctx: Context) -> Any:
-            played.lines.at(ctx.key).append(text)
-            played.cart.at(ctx.key)[text] = 1
-            return played.tags.at(ctx.key).add(text)
-
-        return do
-
-    def look(ctx: Context) -> Any:
-        lines, cart, tags = (store.at(ctx.key) for store in (played.lines, played.cart, played.tags))
-        return list(lines), len(lines), lines[-1], dict(cart.items()), len(cart), sorted(tags), len(tags)
-
-    with ActorTestDriver(played.app) as driver:
-        played.run(driver, add("a"))
-        driver.advance(6)
-        played.run(driver, add("b"))
-        driver.advance(5)
-        assert played.run(driver, look) == (["b"], 1, "b", {"b": 1}, 1, ["b"], 1)
-        assert played.run(driver, add("a")) is True
-        assert played.run(driver, look) == (["b", "a"], 2, "a", {"a": 1, "b": 1}, 2, ["a", "b"], 2)
-        driver.advance(60)
-        for store in (played.lines, played.cart, played.tags):
-            assert driver.items(store.rows) == {}, "neither rows nor how many there are"
-        assert played.run(driver, lambda ctx: len(played.lines.at(ctx.key))) == 0
-
-
-def test_a_row_may_have_a_time_to_live_of_its_own() -> None:
-    played = Played(expires=True)
-
-    def put(ctx: Context) -> None:
-        cart, tags = played.cart.at(ctx.key), played.tags.at(ctx.key)
-        cart.set("short", 1, ttl=timedelta(seconds=1))
-        cart.set("long", 2)
-        tags.add("short", ttl=timedelta(seconds=1))
-        assert tags.add("short", ttl=timedelta(seconds=1)) is False
-
-    with ActorTestDriver(played.app) as driver:
-        played.run(driver, put)
-        driver.advance(2)
-        assert played.run(
-            driver, lambda ctx: (dict(played.cart.at(ctx.key).items()), len(played.tags.at(ctx.key)))
-        ) == (
-            {"long": 2},
-            0,
-        )
-
-
-def test_a_ttl_needs_a_store_that_expires(played: Played) -> None:
-    def put(ctx: Context) -> None:
-        with pytest.raises(UsageError, match="store cart: a write with a ttl in a store whose keys don't expire"):
-            played.cart.at(ctx.key).set("x", 1, ttl=timedelta(seconds=1))
-
-    with ActorTestDriver(played.app) as driver:
-        played.run(driver, put)
-
-
-def test_a_row_that_is_replaced_expires_as_the_one_before() -> None:
-    played = Played(ttl=timedelta(seconds=10))
-
-    def replace(ctx: Context) -> None:
-        played.lines.at(ctx.key)[0] = "A"
-
-    with ActorTestDriver(played.app) as driver:
-        played.run(driver, lambda ctx: played.lines.at(ctx.key).extend("ab"))
-        driver.advance(5)
-        played.run(driver, replace)
-        assert driver.get(played.lines, "ada") == ["A", "b"]
-        driver.advance(5)
-        assert driver.get(played.lines, "ada") == []
-
-
-def test_a_shorter_ttl_than_before_loses_no_older_row() -> None:
-    """Rows in the middle of a list expire first then; the older ones stay where they are."""
-
-    def app_with(ttl: timedelta) -> tuple[App, Any, Any]:
-        app = App("rows", broker="kafka://127.0.0.1:1")
-        inputs = app.topic("inputs", key_type=str, value_type=str)
-        lines = app.list_store("lines", value_type=str, ttl=ttl)
-
-        @app.actor(inputs, stores=[lines], name="player")
-        async def say(ctx: Context, line: str) -> None:
-            lines.at(ctx.key).append(line)
-
-        return app, inputs, lines
-
-    app, inputs, lines = app_with(timedelta(hours=1))
-    with ActorTestDriver(app) as driver:
-        driver.send(inputs, key="ada", value="old")
-        app, inputs, lines = app_with(timedelta(seconds=10))
-        driver.restart(app)
-        for line in ("new", "newer"):
-            driver.send(inputs, key="ada", value=line)
-        driver.advance(60)
-        driver.send(inputs, key="ada", value="newest")
-        assert driver.get(lines, "ada") == ["old", "newest"]
-        driver.advance(3700)
-        assert driver.items(lines.rows) == {}
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -593,7 +460,7 @@ def test_many_rows_of_a_list_are_read_as_a_range_or_one_by_one(played: Played, m
 
     texts = [str(number) for number in range(30)]
     with ActorTestDriver(played.app) as driver:
-        played.run(driver, lambda ctx: played.lines.at(ctx.key).extend(texts))
+        played.run(driver, lambda ctx: extend(played.lines.at(ctx.key), texts))
         wanted = (texts[2:], texts[::-1], texts[1:-1:3], texts, texts[::-1], [])
         assert played.run(driver, look) == wanted
         assert played.run(driver, write_and_look) == wanted

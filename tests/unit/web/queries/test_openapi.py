@@ -83,3 +83,16 @@ def test_windows_have_a_path_for_each_store() -> None:
     # A range shows all rows, as of other stores.
     (store, *_) = found["paths"]["/actors/{store}"]["get"]["parameters"]
     assert store["schema"] == {"type": "string", "enum": ["minutes"]}
+
+
+def test_the_rows_of_a_key_are_described() -> None:
+    app = App("x", broker="kafka://127.0.0.1:1")
+    lines = app.list_store("lines", value_type=str)
+
+    @app.actor(app.topic("in", key_type=str, value_type=str), stores=[lines])
+    async def say(ctx: Context, line: str) -> None: ...
+
+    [operation] = description(app)["paths"]["/actors/lines/{key}"].values()
+    names = {parameter["name"] for parameter in operation["parameters"]}
+    assert names >= {"key", "from", "to", "prefix", "reverse", "limit", "cursor"}
+    assert operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith("/RowsAnswer")

@@ -12,13 +12,15 @@ import pytest
 
 from actors import App, Context
 from actors._core.partitioner import MURMUR2, partition_for
+from actors._core.values.rows import encode_span, place_row, rows_prefix, span_key
 from actors.ports import TopicPartition
 from actors.testing.fakes.ports import FakeClock
 from actors.testing.fakes.views import FakeTopicLogs
-from actors.web.events import feeds
-from actors.web.events.feeds import Feed
-from actors.web.events.followers import MAX_WAITING_BYTES, Follower
+from actors.web.events import broadcast as broadcasts
+from actors.web.events.broadcast import Broadcast
+from actors.web.events.followers import MAX_WAITING_BYTES, EventStream
 from actors.web.events.positions import StreamPosition
+from actors.web.events.routes import Broadcasts
 from actors.web.problems import Problem
 from actors.web.queries.coding import StoreCoding
 from stores._core.record import METADATA_HEADER, encode_metadata
@@ -31,7 +33,7 @@ TOPIC, PARTITIONS = "changelog", 2
 
 
 def make_coding() -> StoreCoding:
-    app = App("feeds", broker="kafka://127.0.0.1:1")
+    app = App("broadcasts", broker="kafka://127.0.0.1:1")
     words = app.store("words", key_type=str, value_type=str)
 
     @app.actor(app.topic("in", key_type=str, value_type=str), stores=[words])
@@ -44,7 +46,7 @@ CODING = make_coding()
 
 
 class World:
-    """A cluster with a changelog, and feeds of it."""
+    """A cluster with a changelog, and broadcasts of it."""
 
     def __init__(self) -> None:
         self.loop = VirtualLoop()
@@ -53,15 +55,15 @@ class World:
         self.cluster.make_topic(TOPIC, PARTITIONS, is_compacted=True, delete_retention_ms=HOUR_MS)
         self.clock = FakeClock()
         self.connections = 0
-        self.feeds: list[Feed] = []
+        self.broadcasts: list[Broadcast] = []
 
-    def feed(self) -> Feed:
+    def broadcast(self) -> Broadcast:
         async def connect() -> FakeTopicLogs:
             self.connections += 1
             return FakeTopicLogs(self.cluster, self.network, chunk_records=7)
 
-        self.feeds.append(Feed(TOPIC, CODING, connect, self.clock, MARGIN_MS))
-        return self.feeds[-1]
+        self.broadcasts.append(Broadcast(TOPIC, CODING, connect, self.clock, MARGIN_MS))
+        return self.broadcasts[-1]
 
     def put(self, key: str, value: str | None, *, expires_at_ms: int = 0) -> int:
         headers = [(METADATA_HEADER, encode_metadata(1, 1, expires_at_ms))]
@@ -73,8 +75,8 @@ class World:
         async def in_time() -> None:
             async with asyncio.timeout(600):
                 await test()
-                for feed in self.feeds:
-                    await feed.close()
+                for broadcast in self.broadcasts:
+                    await broadcast.close()
 
         self.loop.run_until_complete(in_time())
 
@@ -89,8 +91,8 @@ def world() -> Iterator[World]:
 class Reader:
     """What a client reads of a stream."""
 
-    def __init__(self, feed: Feed, follower: Follower) -> None:
-        self._feed, self._follower = feed, follower
+    def __init__(self, broadcast: Broadcast, follower: EventStream) -> None:
+        self._broadcast, self._follower = broadcast, follower
         self._chunks: AsyncIterator[bytes] = follower.chunks()
         self._blocks: list[str] = []
         self.last_id = ""
@@ -116,21 +118,21 @@ class Reader:
 
     def leave(self) -> None:
         """Hang up."""
-        self._feed.leave(self._follower)
+        self._broadcast.leave(self._follower)
 
 
-async def follow(feed: Feed, key: str | None = None, position: str | None = None, **options: Any) -> Reader:
+async def follow(broadcast: Broadcast, key: str | None = None, position: str | None = None, **options: Any) -> Reader:
     raw = None if key is None else key.encode()
     at = None if position is None else StreamPosition.parse(position)
     home = lambda count: None if raw is None else MURMUR2.home(raw, count)  # noqa: E731
-    return Reader(feed, await feed.follow(raw, home, at, **options))
+    return Reader(broadcast, await broadcast.follow(raw, home, at, **options))
 
 
 def test_a_follower_gets_what_is_committed_of_its_key_from_now_on(world: World) -> None:
     async def test() -> None:
         world.put("a", "before")
-        feed = world.feed()
-        reader = await follow(feed, "a")
+        broadcast = world.broadcast()
+        reader = await follow(broadcast, "a")
         assert (await reader.event())[0] == "position"
         for key, value in (("a", "1"), ("b", "1"), ("a", "2"), ("a", None)):
             world.put(key, value, expires_at_ms=5_000 if value == "2" else 0)
@@ -138,7 +140,7 @@ def test_a_follower_gets_what_is_committed_of_its_key_from_now_on(world: World) 
         assert (kind, change["key"], change["value"], change["deleted"]) == ("change", "a", "1", False)
         assert (await reader.event())[1]["expires_at_ms"] == 5_000
         assert (await reader.event())[1]["deleted"] is True
-        await feed.close()
+        await broadcast.close()
         assert (await reader.event())[0] == "closed"
 
     world.run(test)
@@ -146,9 +148,9 @@ def test_a_follower_gets_what_is_committed_of_its_key_from_now_on(world: World) 
 
 def test_all_followers_share_one_connection(world: World) -> None:
     async def test() -> None:
-        feed = world.feed()
-        readers = [await follow(feed, f"k{number % 10}") for number in range(100)]
-        everything = await follow(feed)
+        broadcast = world.broadcast()
+        readers = [await follow(broadcast, f"k{number % 10}") for number in range(100)]
+        everything = await follow(broadcast)
         for reader in (*readers, everything):
             await reader.event()
         for number in range(10):
@@ -157,7 +159,7 @@ def test_all_followers_share_one_connection(world: World) -> None:
             assert await reader.values(1) == [(f"k{number % 10}", "x")]
         assert sorted(await everything.values(10)) == [(f"k{number}", "x") for number in range(10)]
         assert world.connections == 1
-        await feed.close()
+        await broadcast.close()
 
     world.run(test)
 
@@ -177,7 +179,7 @@ def test_a_client_that_comes_again_misses_nothing(world: World, key: str | None)
                     sent.append((name, str(number)))
                 await asyncio.sleep(chance.random() / 100)
 
-        reader = await follow(world.feed(), key)
+        reader = await follow(world.broadcast(), key)
         await reader.event()
         writing = asyncio.create_task(write())
         while not writing.done() or len(got) < len(sent):
@@ -189,8 +191,8 @@ def test_a_client_that_comes_again_misses_nothing(world: World, key: str | None)
             reader.leave()
             last_id = reader.last_id
             await asyncio.sleep(chance.random() / 10)
-            feed = world.feed()
-            reader = await follow(feed, key, last_id)
+            broadcast = world.broadcast()
+            reader = await follow(broadcast, key, last_id)
             assert (await reader.event())[0] == "position"
         in_order = sorted(got, key=lambda pair: int(pair[1]))
         assert in_order == sent
@@ -207,7 +209,7 @@ def test_what_becomes_visible_late_is_followed_too(world: World) -> None:
         epoch = transactions.init_producer_id("writer", 60.0)
         source = TopicPartition(TOPIC, partition_for(b"a", PARTITIONS))
         world.cluster.produce_in_transaction("writer", epoch, source, [(b"a", b"late", [])])
-        reader = await follow(world.feed(), "a")
+        reader = await follow(world.broadcast(), "a")
         await reader.event()
         transactions.end("writer", epoch, commit=True)
         assert await reader.values(1) == [("a", "late")]
@@ -219,12 +221,12 @@ def test_a_position_of_a_query_is_a_place_to_begin(world: World) -> None:
     async def test() -> None:
         partition = partition_for(b"a", PARTITIONS)
         offsets = [world.put("a", str(number)) for number in range(5)]
-        feed = world.feed()
-        reader = await follow(feed, "a", f"{partition}:{offsets[3]}")
+        broadcast = world.broadcast()
+        reader = await follow(broadcast, "a", f"{partition}:{offsets[3]}")
         assert (await reader.event())[0] == "position"
         assert await reader.values(2) == [("a", "3"), ("a", "4")]
-        # The owner's answer may be ahead of the feed.
-        ahead = await follow(feed, "a", f"{partition}:{offsets[4] + 1}")
+        # The owner's answer may be ahead of the broadcast.
+        ahead = await follow(broadcast, "a", f"{partition}:{offsets[4] + 1}")
         await ahead.event()
         world.put("a", "5")
         assert await ahead.values(1) == [("a", "5")]
@@ -237,8 +239,8 @@ def test_a_position_that_is_lost_resets_the_client(world: World, what: str) -> N
     async def test() -> None:
         partition = partition_for(b"a", PARTITIONS)
         world.put("a", "1")
-        feed = world.feed()
-        reader = await follow(feed, "a")
+        broadcast = world.broadcast()
+        reader = await follow(broadcast, "a")
         await reader.event()
         offsets, _, rest = reader.last_id.partition("@")
         position = {
@@ -246,7 +248,7 @@ def test_a_position_that_is_lost_resets_the_client(world: World, what: str) -> N
             "ahead": f"{partition}:1000",
             "too old": f"{offsets}@{rest.partition('.')[0]}.{(world.clock.wall_ms() - HOUR_MS) // 1000}",
         }[what]
-        again = await follow(feed, "a", position)
+        again = await follow(broadcast, "a", position)
         kind, content = await again.event()
         assert kind == "reset"
         assert "read the state again" in content["reason"]
@@ -258,8 +260,8 @@ def test_a_position_that_is_lost_resets_the_client(world: World, what: str) -> N
 
 def test_a_slow_client_is_cut_and_can_resume_while_others_go_on(world: World) -> None:
     async def test() -> None:
-        feed = world.feed()
-        slow, quick = await follow(feed), await follow(feed)
+        broadcast = world.broadcast()
+        slow, quick = await follow(broadcast), await follow(broadcast)
         await slow.event()
         await quick.event()
         text = "x" * 10_000
@@ -270,10 +272,10 @@ def test_a_slow_client_is_cut_and_can_resume_while_others_go_on(world: World) ->
         kind, content = await slow.event()
         assert kind == "cut"
         assert "reads too slowly" in content["reason"]
-        assert feed.followers == 2
+        assert broadcast.followers == 2
         slow.leave()
-        assert feed.followers == 1
-        resumed = await follow(feed, None, slow.last_id)
+        assert broadcast.followers == 1
+        resumed = await follow(broadcast, None, slow.last_id)
         await resumed.event()
         assert [value.split()[0] for _, value in await resumed.values(count)] == [str(n) for n in range(count)]
 
@@ -286,8 +288,8 @@ def test_a_client_whose_share_is_taken_is_cut(world: World) -> None:
             if size > 1_000:
                 raise Problem(503, "busy", "", "")
 
-        feed = world.feed()
-        reader = await follow(feed, "a", take=take)
+        broadcast = world.broadcast()
+        reader = await follow(broadcast, "a", take=take)
         await reader.event()
         world.put("a", "x" * 2_000)
         assert (await reader.event())[0] == "cut"
@@ -297,8 +299,8 @@ def test_a_client_whose_share_is_taken_is_cut(world: World) -> None:
 
 def test_a_client_is_told_of_time_while_nothing_changes(world: World) -> None:
     async def test() -> None:
-        feed = world.feed()
-        reader = await follow(feed, "a")
+        broadcast = world.broadcast()
+        reader = await follow(broadcast, "a")
         await reader.event()
         before = reader.last_id
         partition = partition_for(b"a", PARTITIONS)
@@ -314,13 +316,13 @@ def test_a_client_is_told_of_time_while_nothing_changes(world: World) -> None:
 
 def test_a_changelog_that_is_made_again_ends_its_streams(world: World) -> None:
     async def test() -> None:
-        feed = world.feed()
-        reader = await follow(feed, "a")
+        broadcast = world.broadcast()
+        reader = await follow(broadcast, "a")
         await reader.event()
         world.cluster.delete_topic(TOPIC)
         world.cluster.make_topic(TOPIC, PARTITIONS, is_compacted=True)
         assert (await reader.event())[0] == "cut"
-        again = await follow(feed, "a", reader.last_id)
+        again = await follow(broadcast, "a", reader.last_id)
         assert (await again.event())[0] == "reset"
         world.put("a", "1")
         assert await again.values(1) == [("a", "1")]
@@ -330,13 +332,13 @@ def test_a_changelog_that_is_made_again_ends_its_streams(world: World) -> None:
 
 def test_there_is_a_limit_of_followers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        monkeypatch.setattr(feeds, "MAX_FOLLOWERS", 2)
-        feed = world.feed()
-        readers = [await follow(feed, "a"), await follow(feed)]
+        monkeypatch.setattr(broadcasts, "MAX_FOLLOWERS", 2)
+        broadcast = world.broadcast()
+        readers = [await follow(broadcast, "a"), await follow(broadcast)]
         with pytest.raises(Problem, match="2 clients follow words"):
-            await follow(feed, "a")
+            await follow(broadcast, "a")
         readers[0].leave()
-        await follow(feed, "a")
+        await follow(broadcast, "a")
 
     world.run(test)
 
@@ -356,7 +358,7 @@ def test_what_is_no_position_is_refused(text: str) -> None:
 def test_a_position_of_other_partitions_is_refused(world: World) -> None:
     async def test() -> None:
         with pytest.raises(Problem, match="names partitions other than"):
-            await follow(world.feed(), "a", "7:1")
+            await follow(world.broadcast(), "a", "7:1")
 
     world.run(test)
 
@@ -365,3 +367,46 @@ def test_positions_are_read_back() -> None:
     position = StreamPosition({0: 5, 11: 7}, "1c2d3e4f", 1_700_000_000)
     assert StreamPosition.parse(str(position)) == position
     assert StreamPosition.parse("3:1841") == StreamPosition({3: 1841})
+
+
+def test_of_rows_below_a_key_each_is_an_event_and_their_count_is_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App("broadcasts", broker="kafka://127.0.0.1:1")
+    lines = app.list_store("lines", key_type=str, value_type=str)
+
+    @app.actor(app.topic("in", key_type=str, value_type=str), stores=[lines])
+    async def talk(ctx: Context, word: str) -> None: ...
+
+    def append(key: str, place: int) -> None:
+        raw, headers = key.encode(), [(METADATA_HEADER, encode_metadata(1, 1))]
+        rows = [
+            (rows_prefix(raw) + place_row(place), f"{key} {place}".encode(), headers),
+            (span_key(raw), encode_span(0, place + 1), headers),
+        ]
+        world.cluster.produce(TopicPartition(TOPIC, partition_for(raw, PARTITIONS)), rows)
+
+    async def test() -> None:
+        async def connect(_: Broadcasts) -> FakeTopicLogs:
+            return FakeTopicLogs(world.cluster, world.network, chunk_records=7)
+
+        monkeypatch.setattr(Broadcasts, "_connect", connect)
+        broadcasts = Broadcasts(app)
+        monkeypatch.setattr("actors.web.events.routes.changelog_topic", lambda app, name: TOPIC)
+        room, whole = Reader(*await broadcasts.follow("lines", "room")), Reader(*await broadcasts.follow("lines", None))
+        assert [(await reader.event())[0] for reader in (room, whole)] == ["position", "position"]
+        for key, place in (("room", 0), ("hall", 0), ("room", 1)):
+            append(key, place)
+        assert await room.values(2) == [(["room", 0], "room 0"), (["room", 1], "room 1")]
+        assert sorted(await whole.values(3)) == [
+            (["hall", 0], "hall 0"),
+            (["room", 0], "room 0"),
+            (["room", 1], "room 1"),
+        ]
+        append("room", 2)
+        again = Reader(*await broadcasts.follow("lines", "room", position=room.last_id))
+        assert (await again.event())[0] == "position"
+        assert await again.values(1) == [(["room", 2], "room 2")]
+        await broadcasts.close()
+
+    world.run(test)

@@ -14,11 +14,12 @@ import msgspec
 
 from actors._core.backoff import Backoff
 from actors._core.logs import escaping
+from actors._core.values.rows import row_parts
 from actors.errors import ActorsError, BrokerUnavailableError, UnknownTopicError, UnresolvedSchemaError
 from actors.ports import Clock, LogRecord, TopicFacts, TopicLogs, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.message.unresolved import resolved
-from actors.web.events.followers import Follower, block_of
+from actors.web.events.followers import EventStream, block_of
 from actors.web.events.positions import TAG_CHARACTERS, StreamPosition
 from actors.web.problems import Problem
 from actors.web.queries.coding import StoreCoding, as_json, encoded
@@ -28,7 +29,7 @@ logger = escaping(logging.getLogger(__name__))
 
 POLL_S = 0.5
 IDLE_S = 30.0
-"""How long a feed goes on without followers."""
+"""How long a broadcast goes on without followers."""
 MAX_FOLLOWERS = 4_000
 """Of one store, in a worker; no more than a quarter of the files that the process may have open."""
 SLICE_RECORDS = 50
@@ -50,7 +51,7 @@ class ChangeEvent(msgspec.Struct, frozen=True):
     offset: int
 
 
-class Feed:
+class Broadcast:
     """Follows one store.
 
     Args:
@@ -69,9 +70,9 @@ class Feed:
         self._connect = connect
         self._clock = clock
         self._margin_ms = margin_ms
-        self._by_key: dict[bytes, set[Follower]] = {}
-        self._of_all: set[Follower] = set()
-        self._behind: list[Follower] = []
+        self._by_key: dict[bytes, set[EventStream]] = {}
+        self._of_all: set[EventStream] = set()
+        self._behind: list[EventStream] = []
         self._positions: dict[int, int] = {}
         self._logs: TopicLogs | None = None
         self._facts: TopicFacts | None = None
@@ -90,7 +91,7 @@ class Feed:
         home: Callable[[int], int | None],
         position: StreamPosition | None,
         take: Callable[[int], None] = lambda _: None,
-    ) -> Follower:
+    ) -> EventStream:
         """Begin to follow.
 
         Args:
@@ -121,7 +122,7 @@ class Feed:
         # Nothing is awaited from here on: no record comes in between.
         tag = facts.topic_id[-TAG_CHARACTERS:]
         offsets = {number: self._positions[number] for number in numbers}
-        follower = Follower(key, offsets, tag=tag, clock_s=now_s, take=take, reset=reset)
+        follower = EventStream(key, offsets, tag=tag, clock_s=now_s, take=take, reset=reset)
         if position is not None and not reset:
             follower.ends = {n: offsets[n] for n, offset in position.offsets.items() if offset < offsets[n]}
             offsets |= position.offsets
@@ -132,7 +133,7 @@ class Feed:
                 self._catching_up = asyncio.create_task(self._catch_up(logs, facts), name=f"catch-up of {self._topic}")
         return follower
 
-    def leave(self, follower: Follower) -> None:
+    def leave(self, follower: EventStream) -> None:
         """Stop following. May be called twice."""
         follower.end("closed", "")
         self._of_all.discard(follower)
@@ -168,7 +169,7 @@ class Feed:
                     await logs.close()
                     raise
                 self._logs, self._facts = logs, facts
-                self._reading = asyncio.create_task(self._read(logs, facts), name=f"feed of {self._topic}")
+                self._reading = asyncio.create_task(self._read(logs, facts), name=f"broadcast of {self._topic}")
             return self._logs, self._facts
 
     async def _why_lost(self, logs: TopicLogs, facts: TopicFacts, position: StreamPosition) -> str:
@@ -188,20 +189,22 @@ class Feed:
     async def _read(self, logs: TopicLogs, facts: TopicFacts) -> None:
         """Deliver what is committed until nobody follows any more, or the log is another one."""
         pause, failures, idle_s = Backoff(), 0, self._clock.monotonic()
-        while True:
-            try:
-                await self._follow_on(logs, facts, idle_s)
-                break
-            except BrokerUnavailableError as error:
-                failures += 1
-                logger.warning("the feed of %s: %s; it is tried again", self._topic, error)
-                await self._clock.sleep(pause.delay_s(min(failures, 10)))
-            except ActorsError as error:
-                # The log was made again, or lost records: a new feed begins with the next follower.
-                logger.warning("the feed of %s ends: %s", self._topic, error)
-                break
-        for follower in self._all():
-            follower.end("cut", "the changelog can't be followed on: connect again")
+        try:
+            while True:
+                try:
+                    await self._follow_on(logs, facts, idle_s)
+                    break
+                except BrokerUnavailableError as error:
+                    failures += 1
+                    logger.warning("the broadcast of %s: %s; it is tried again", self._topic, error)
+                    await self._clock.sleep(pause.delay_s(min(failures, 10)))
+        except ActorsError as error:
+            # The log was made again, or lost records: a new broadcast begins with the next follower.
+            logger.warning("the broadcast of %s ends: %s", self._topic, error)
+        finally:
+            # After any error: nobody is to wait for events that don't come.
+            for follower in self._all():
+                follower.end("cut", "the changelog can't be followed on: connect again")
 
     async def _follow_on(self, logs: TopicLogs, facts: TopicFacts, idle_s: float) -> None:
         topic_ids = {self._topic: facts.topic_id}
@@ -244,23 +247,24 @@ class Feed:
                     those = [follower for follower in group if number in follower.ends]
                     await self._replay(logs, facts, number, those)
             except ActorsError as error:
-                logger.warning("the feed of %s: what followers missed can't be read: %s", self._topic, error)
+                logger.warning("the broadcast of %s: what followers missed can't be read: %s", self._topic, error)
                 for follower in group:
                     follower.end("cut", "what was missed can't be read now: connect again")
             for follower in group:
                 follower.caught_up()
 
-    async def _replay(self, logs: TopicLogs, facts: TopicFacts, number: int, followers: Sequence[Follower]) -> None:
+    async def _replay(self, logs: TopicLogs, facts: TopicFacts, number: int, followers: Sequence[EventStream]) -> None:
         start = min(follower.offsets[number] for follower in followers)
         stop = max(follower.ends[number] for follower in followers)
-        by_key: dict[bytes | None, list[Follower]] = {}
+        by_key: dict[bytes | None, list[EventStream]] = {}
         for follower in followers:
             by_key.setdefault(follower.key, []).append(follower)
         of_all = by_key.get(None, [])
         source = TopicPartition(self._topic, number)
         async for records, _ in logs.read(source, start, stop, facts.topic_id):
             for record in records:
-                those = [*by_key.get(record.key, ()), *of_all] if record.key is not None else []
+                key = self._key_of(record)
+                those = [] if key is None else [*by_key.get(key, ()), *of_all]
                 those = [follower for follower in those if record.offset < follower.ends[number]]
                 if those:
                     event = await self._event(number, record)
@@ -269,10 +273,19 @@ class Feed:
             for follower in followers:
                 await follower.has_room(SLOW_S)
 
-    def _followers_of(self, record: LogRecord) -> list[Follower]:
-        return [] if record.key is None else [*self._by_key.get(record.key, ()), *self._of_all]
+    def _followers_of(self, record: LogRecord) -> list[EventStream]:
+        key = self._key_of(record)
+        return [] if key is None else [*self._by_key.get(key, ()), *self._of_all]
 
-    def _all(self) -> list[Follower]:
+    def _key_of(self, record: LogRecord) -> bytes | None:
+        """Return the key whose followers get a record, of a row the one that it is below; None if nobody gets it."""
+        raw, store = record.key, self._coding.store
+        if raw is None or store.below is None:
+            return raw
+        # A key's span says how many rows there are, and is no row.
+        return store.home_key(raw) if row_parts(raw)[1] is not None else None
+
+    def _all(self) -> list[EventStream]:
         return [*self._of_all, *itertools.chain.from_iterable(self._by_key.values())]
 
     async def _event(self, partition: int, record: LogRecord) -> bytes:
