@@ -21,6 +21,6 @@ newest = app.store("newest", key_type=int, value_type=list[tuple[int, int, int]]
 @app.actor(sales, by=lambda sale: sale[0].seller, stores=[newest])
 async def average(ctx: Context, sale: tuple[Auction, int, int]) -> None:
     auction, price, at_ms = sale
-    last = sorted([*newest.get(ctx.key, []), (auction.expires_ms, at_ms, price)])[-10:]
-    newest[ctx.key] = last
+    sold = [*(newest.get(ctx.key) or []), (auction.expires_ms, at_ms, price)]
+    last = newest[ctx.key] = sorted(sold)[-10:]
     ctx.send(averages, key=ctx.key, value=mean(price for _, _, price in last))

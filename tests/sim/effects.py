@@ -182,10 +182,13 @@ class EffectsPart(Part):
         return any(call.ended == "succeeded" for call in self._begun[id])
 
     def _is_over(self, id: str, partition: int) -> bool:
-        """Whether a call has succeeded, or its actor was told that it didn't, which may have to wait to be handled."""
+        """Whether a call has succeeded or is cancelled, or what its actor is told of it waits to be handled."""
         if not _is_told(self._number_of[id]):
-            return self._has_succeeded(id)
+            return self._has_succeeded(id) or id in self._cancelled(partition)
         return all(json.loads(raw)["id"] != id for raw in self.folded(STORE, partition).values())
+
+    def _cancelled(self, partition: int) -> set[str]:
+        return {words[2] for _, words in self.events(TOPIC, partition) if words[0] == "removed"}
 
     @staticmethod
     def _partition(call: Call) -> int:
@@ -200,6 +203,8 @@ class EffectsPart(Part):
                 ctx.effect(self._function(GARBAGE_NUMBER), GARBAGE_NUMBER)
                 self.fail_with_garbage(ctx)
             self.call(ctx, number)
+            if number % 5 == 3:
+                self._cancel(ctx)
 
         return {"call": call}
 
@@ -226,6 +231,12 @@ class EffectsPart(Part):
         id = ctx.effect(function, number, then=again) if number % 10 in (0, 4) else ctx.effect(function, number)
         self._number_of[id] = number
         ctx.send(TOPIC, key=ctx.key, value=f"asked {number} {id}")
+
+    def _cancel(self, ctx: Context) -> None:
+        """Cancel the first call of the key, which may be running."""
+        id = ctx.effects(limit=1)[0].id
+        if ctx.cancel_effect(id):
+            ctx.send(TOPIC, key=ctx.key, value=f"removed {self._number_of[id]} {id}")
 
     @staticmethod
     def _function(number: int) -> Any:
@@ -272,10 +283,16 @@ class EffectsPart(Part):
                 asked_once.add(id)
                 line.append((int(number), id))
                 continue
+            if what == "removed":
+                line.remove((int(number), id))
+                continue
             before = line[: line.index((int(number), id)) + 1] if (int(number), id) in line else []
             if [number for number, _ in before if not number % 2] != [int(number)]:
                 yield f"effects: the result of {id} is handled when its key's calls are {line}"
             del line[: len(before)]
+        yield from self._check_ends(partition, lines)
+
+    def _check_ends(self, partition: int, lines: Mapping[bytes, list[tuple[int, str]]]) -> Iterator[str]:
         for key, line in lines.items():
             for number, id in line:
                 if not number % 2:

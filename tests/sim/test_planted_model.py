@@ -140,6 +140,11 @@ def forget_the_outcome(patch: Patch) -> None:
     patch.setattr(Effects, "_consume", settle)
 
 
+def only_say_removed(patch: Patch) -> None:
+    """A call that is cancelled stays in the outbox."""
+    patch.setattr(Effects, "cancel", lambda self, ctx, id: True)
+
+
 def take_failure_for_success(patch: Patch) -> None:
     """A call that failed is done with."""
     original = Effects._consume
@@ -334,6 +339,7 @@ PLANTED = (
     Planted(call_before_the_commit, "effects", features=("effects",)),
     Planted(forget_the_outcome, "effects", features=("effects",)),
     Planted(take_failure_for_success, "effects", features=("effects",)),
+    Planted(only_say_removed, "effects", features=("effects",)),
     Planted(call_side_by_side, "effects", features=("effects",)),
     Planted(pass_what_is_given_up, "effects", features=("effects",)),
     Planted(remove_before_the_result_is_handled, "effects", first_seed=185, features=("effects",)),

@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import Actor, App, Context, EffectCall, HandlerFailedError, UsageError, query, receive
+from actors import Actor, App, Context, EffectCall, HandlerFailedError, Unknown, UsageError, query, receive
 from actors.testing import ActorTestDriver
+
+UNCLEAR = -1
 
 
 class Submit(msgspec.Struct, tag="submit"):
@@ -41,6 +43,7 @@ class Outside:
 def make(outside: Outside, **options: Any) -> tuple[ActorTestDriver, Any]:
     app = App("shop", broker="kafka://127.0.0.1:1")
     effect = app.effect(name="work", **options)(outside.call)
+    cancelled = app.topic("cancelled", key_type=str, value_type=int)
 
     @app.actor(app.topic("jobs", key_type=str), effects=[effect], on_error="skip")
     class Jobs(Actor[list[int]]):
@@ -54,12 +57,17 @@ def make(outside: Outside, **options: Any) -> tuple[ActorTestDriver, Any]:
         async def cancel(self, message: Cancel) -> bool:
             calls = self.ctx.effects()
             is_cancelled = self.ctx.cancel_effect(calls[0].id if calls else "unknown")
+            if is_cancelled:
+                self.ctx.send(cancelled, key=self.key, value=1)
             if message.is_bad:
                 raise ValueError("taken back")
             return is_cancelled
 
         async def done(self, number: int) -> None:
             self.state.append(number)
+
+        async def unclear(self, outcome: Unknown) -> None:
+            self.state.append(UNCLEAR)
 
         @query
         def pending(self) -> list[int]:
@@ -100,6 +108,25 @@ def test_the_result_of_a_call_that_runs_is_dropped_and_those_behind_it_go_on() -
         driver.advance(60)
         assert outside.begun == outside.ended == [2, 6]
         assert driver.get(jobs, "a") == [6]
+
+
+@pytest.mark.parametrize("options", [{}, {"limit": 1}, {"repeat": "never", "on_unknown": "unclear"}])
+def test_a_call_is_cancelled_or_its_result_handled_whenever_its_worker_dies(options: dict[str, Any]) -> None:
+    for place in range(12):
+        outside = Outside()
+        driver, jobs = make(outside, **options)
+        with driver:
+            for key in ("a", "b"):
+                driver.tell(jobs, key, Submit(2), settle=False)
+            driver.advance(0.1 * (place % 6), settle=False)
+            driver.tell(jobs, "a", Cancel(), settle=False)
+            driver.advance(0.004 * (place // 6), settle=False)
+            driver.crash(keep_disk=bool(place % 2), settle=False)
+            driver.advance(100)
+            ends = [None] if driver.outputs("cancelled") else [[2], [UNCLEAR]][: 1 + ("repeat" in options)]
+            assert driver.get(jobs, "a") in ends
+            assert driver.get(jobs, "b") in ([2], [UNCLEAR])
+            assert driver.query(jobs, "pending", "a") == driver.query(jobs, "pending", "b") == []
 
 
 def test_a_call_that_waits_for_its_permit_is_never_made() -> None:
