@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import functools
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
@@ -15,6 +17,8 @@ from actors._faust.settings.secrets import Level
 from actors.errors import NotReadyError
 from actors.web.access.callers import unauthorized
 from actors.web.access.limits import MAX_BODY_BYTES, MAX_BODY_S
+from actors.web.events.feeds import Feed
+from actors.web.events.followers import Follower
 from actors.web.events.routes import HEADERS, LAST_EVENT_ID, PARAMETERS, Feeds, followed_stores
 from actors.web.messages.kinds import Inbox
 from actors.web.messages.openapi import inlined, send_operation
@@ -45,7 +49,7 @@ class Routes:
                 schemas: dict[str, Any] = {}
                 operation = send_operation(actor, kind, schemas)
                 options = {"openapi_extra": inlined(operation, schemas), "summary": operation["summary"]}
-                sender = self._guarded(self._send, Level.WRITE)
+                sender = self._guarded(functools.partial(self._send, actor), Level.WRITE)
                 router.add_api_route(f"/actors/{actor}/{{key:path}}/{name}", sender, methods=["POST"], **options)
         status, stream = self._guarded(self._status, Level.READ), self._guarded(self._stream, Level.READ)
         router.add_api_route("/actors/{actor}/_sent/{message}/{id}/{key:path}", status, include_in_schema=False)
@@ -77,9 +81,10 @@ class Routes:
         if token.level < level:
             raise Problem(403, "forbidden", "This isn't allowed to everybody", f"{token.name} may read only")
 
-    async def _send(self, request: Request) -> Response:
+    async def _send(self, actor: str, request: Request) -> Response:
         encoding = Parameters(request.url.query, SEND_PARAMETERS).encoding()
         sending = Sending(_raw_path(request), _sent_once(request), encoding)
+        _check_slashes(sending.parts[1] == actor)
         return _response(await self._messages.send(sending, await _json_body(request)))
 
     async def _status(self, request: Request) -> Response:
@@ -88,6 +93,7 @@ class Routes:
             parameters.number("offset", 0, MAX_OFFSET) or 0,
             _raw_path(request).rsplit("/", 5)[1:],
         )
+        _check_slashes(unquote(actor) == request.path_params["actor"])
         service = service_of(self._app)
         spec, router = service.actor(actor), service.router
         raw_key = KeyCoding.of_actor(self._app, actor).key_of_url(last_key(key, 0), parameters.encoding())
@@ -109,21 +115,27 @@ class Routes:
     async def _stream(self, request: Request) -> Response:
         parameters = Parameters(request.url.query, PARAMETERS)
         store, *keys = _raw_path(request).partition("/stores/")[2].split("/")[:-1]
-        if len(keys) > 1:
-            raise bad_request("bad-key", "a slash in a key has to be written as %2F")
+        _check_slashes(len(keys) < 2)
         position = request.headers.get(LAST_EVENT_ID) or parameters.text("from")
         feed, follower = await self._feeds.follow(
             store, keys[0] if keys else None, encoding=parameters.encoding(), position=position
         )
 
-        async def chunks() -> AsyncIterator[bytes]:
-            try:
-                async for chunk in follower.chunks():
-                    yield chunk
-            finally:
-                feed.leave(follower)
+        return EventStream(feed, follower)
 
-        return StreamingResponse(chunks(), headers=HEADERS)
+
+class EventStream(StreamingResponse):
+    """A follower's stream, which is left also if the client goes away before its first byte."""
+
+    def __init__(self, feed: Feed, follower: Follower) -> None:
+        super().__init__(follower.chunks(), headers=HEADERS)
+        self._leave = functools.partial(feed.leave, follower)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
 
 
 def router_of(app: App, *, check_tokens: bool, **options: Any) -> APIRouter:
@@ -131,6 +143,12 @@ def router_of(app: App, *, check_tokens: bool, **options: Any) -> APIRouter:
     router = APIRouter(**options)
     Routes(app, check_tokens=check_tokens).add_to(router)
     return router
+
+
+def _check_slashes(are_quoted: bool) -> None:
+    """Refuse a path whose key has slashes: its parts would be taken for the name of another actor."""
+    if not are_quoted:
+        raise bad_request("bad-key", "a slash in a key has to be written as %2F")
 
 
 def _raw_path(request: Request) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 from actors.web.access.limits import MAX_BODY_BYTES
+from actors.web.events.followers import Follower
 from actors.web.messages.sending import Sending
+from actors.web.router import EventStream
 from tests.unit.web.messages.bank import ADMIN, PROBLEM, READ, WRITE, Balance, serving
 
 ADA = "/actors/Account/ada/deposit"
@@ -176,3 +180,25 @@ def test_the_document_of_fastapi_has_each_message() -> None:
         assert operation["summary"] == "Put money in."
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         assert schema["properties"]["cents"] == {"type": "integer"}
+
+
+@pytest.mark.parametrize("path", ["/actors/Account/Account/ada/deposit", "/actors/Account/a/b/deposit"])
+def test_a_slash_in_a_key_leads_to_no_other_actor(path: str) -> None:
+    with serving() as bank:
+        status, problem = bank.post(path, {"cents": 5})
+        assert (status, problem["detail"]) == (400, "a slash in a key has to be written as %2F")
+        bank.driver.settle()
+        assert bank.driver.items("Account") == {}
+
+
+async def test_a_stream_is_left_if_the_client_goes_away_before_its_first_byte() -> None:
+    left: list[Follower] = []
+    feed: Any = SimpleNamespace(leave=left.append)
+    follower = Follower(None, {0: 1}, tag="", clock_s=lambda: 0.0, take=lambda _: None)
+
+    async def hung_up(*_: Any) -> Any:
+        raise OSError("the client has hung up")
+
+    with pytest.raises(ClientDisconnect):
+        await EventStream(feed, follower)({"type": "http", "asgi": {"spec_version": "2.4"}}, hung_up, hung_up)
+    assert left == [follower]
