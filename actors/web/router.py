@@ -84,16 +84,15 @@ class Routes:
     async def _send(self, actor: str, request: Request) -> Response:
         encoding = Parameters(request.url.query, SEND_PARAMETERS).encoding()
         sending = Sending(_raw_path(request), _sent_once(request), encoding)
-        _check_slashes(sending.parts[1] == actor)
+        base, named, *_ = sending.parts
+        _check_slashes(base.endswith("/actors") and named == actor)
         return _response(await self._messages.send(sending, await _json_body(request)))
 
     async def _status(self, request: Request) -> Response:
         parameters = Parameters(request.url.query, STATUS_PARAMETERS)
-        offset, (actor, _, message, id, key) = (
-            parameters.number("offset", 0, MAX_OFFSET) or 0,
-            _raw_path(request).rsplit("/", 5)[1:],
-        )
-        _check_slashes(unquote(actor) == request.path_params["actor"])
+        offset = parameters.number("offset", 0, MAX_OFFSET) or 0
+        base, actor, _, message, id, key = _raw_path(request).rsplit("/", 5)
+        _check_slashes(base.endswith("/actors") and unquote(actor) == request.path_params["actor"])
         service = service_of(self._app)
         spec, router = service.actor(actor), service.router
         raw_key = KeyCoding.of_actor(self._app, actor).key_of_url(last_key(key, 0), parameters.encoding())
@@ -132,6 +131,7 @@ class EventStream(StreamingResponse):
         self._leave = functools.partial(feed.leave, follower)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Send the stream, and leave it."""
         try:
             await super().__call__(scope, receive, send)
         finally:

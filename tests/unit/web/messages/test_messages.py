@@ -107,7 +107,7 @@ WRONG: list[tuple[str, Any, dict[str, str], int, str]] = [
     (ADA, {"cents": 5}, {"Idempotency_Key": "a\tb"}, 400, "bad-idempotency-key"),
     (ADA + "?wait=5", {"cents": 5}, {}, 400, "bad-parameter"),
     (ADA + "?encoding=rot13", {"cents": 5}, {}, 400, "bad-parameter"),
-    ("/actors/Account/a/b/deposit", {"cents": 5}, {}, 404, "unknown-actor"),
+    ("/actors/Account/a/b/deposit", {"cents": 5}, {}, 400, "bad-key"),
     ("/actors/Account/%ff/deposit", {"cents": 5}, {}, 400, "bad-key"),
     ("/actors/log/ada/message", {"cents": 5}, {}, 400, "bad-key"),
     ("/actors/log/1/message", {}, {"Idempotency_Key": "one"}, 400, "no-answers"),
