@@ -99,7 +99,7 @@ class Routes:
 
         async def here(partitions: list[int]) -> HttpAnswer:
             (task,) = await router.reader.hold(spec, partitions)
-            return await self._messages.answer_in(task, actor, message, id, offset)
+            return await self._messages.answer_in(task, actor, message, id=id, key=raw_key, offset=offset)
 
         async def there(address: str, _: list[int]) -> HttpAnswer:
             path = f"/actors/{actor}/_sent/{message}/{id}/{key}?{request.url.query}"

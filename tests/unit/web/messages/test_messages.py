@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import base64
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.requests import ClientDisconnect
 
+from actors import App, Context
+from actors._core.keys import make_place
+from actors.runtime.quarantine.entries import ENTRY, ParkedMessage
+from actors.runtime.queries.queries import HeldTask
 from actors.web.access.limits import MAX_BODY_BYTES
 from actors.web.events.followers import Follower
-from actors.web.messages.sending import Sending
+from actors.web.messages.sending import Messages, Sending
+from actors.web.problems import Problem
 from actors.web.router import EventStream
+from stores._core.record import Position, encode_metadata
+from stores.memory import MemoryStore
 from tests.unit.web.messages.bank import ADMIN, PROBLEM, READ, WRITE, Balance, serving
 
 ADA = "/actors/Account/ada/deposit"
@@ -202,3 +211,28 @@ async def test_a_stream_is_left_if_the_client_goes_away_before_its_first_byte() 
     with pytest.raises(ClientDisconnect):
         await EventStream(feed, follower)({"type": "http", "asgi": {"spec_version": "2.4"}}, hung_up, hung_up)
     assert left == [follower]
+
+
+@pytest.mark.parametrize(("first", "status"), [(5, 202), (8, 202), (9, 410), (None, 410)])
+async def test_a_message_that_is_parked_behind_another_is_accepted(first: int | None, status: int) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+
+    @app.actor(app.topic("in", key_type=str, value_type=str), on_error="park", answer_ttl=timedelta(hours=1))
+    async def talk(ctx: Context, word: str) -> None: ...
+
+    store = MemoryStore()
+    position = Position(10, 20, 0, 1, "id")
+    store.apply([], position)
+    if first is not None:
+        parked = ParkedMessage(
+            topic="in", partition=0, offset=first, timestamp_ms=0, key=b"ada", value=b"x", headers=[]
+        )
+        raw = encode_metadata(1, 1) + msgspec.json.encode(parked)
+        store.apply([(make_place(ENTRY, b"ada", 0), raw)], position)
+    task = HeldTask(0, {"talk-answers": MemoryStore(), "talk-parked": store}, now_ms=0)
+    task.stores["talk-answers"].apply([], position)
+    try:
+        answer = (await Messages(app).answer_in(task, "talk", "str", id="0" * 32, key=b"ada", offset=8)).status
+    except Problem as problem:
+        answer = problem.status
+    assert answer == status
