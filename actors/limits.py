@@ -122,7 +122,7 @@ def declare(app: Any) -> None:
         @receive
         async def release(self, message: Release) -> None:
             self.state.out.pop(message.id, None)
-            self.state.waiting = [one for one in self.state.waiting if one.id != message.id]
+            self.state.waiting = [later for later in self.state.waiting if later.id != message.id]
             self.state.paused_ms = max(self.state.paused_ms, self.ctx.now_ms + message.pause_ms)
             self._grant()
 
@@ -232,7 +232,7 @@ class Permit:
     until_s: float
 
     def end(self, error: BaseException | None) -> None:
-        """Give it back; the error that the call ended with may say how long no other one is to begin."""
+        """Return it; the error that the call ended with may say how long no other one is to begin."""
         self.limit.give_back(self.key, Release(self.id, int(retry_after_s(error) * 1000)))
 
 
