@@ -57,7 +57,7 @@ class Acquire(msgspec.Struct, tag="acquire"):
 
 
 class Release(msgspec.Struct, tag="release"):
-    """The end of a call; `pause_ms` is how long no other one is to begin."""
+    """The end of a call, or of the wait for its permit; `pause_ms` is how long no other one is to begin."""
 
     id: str
     pause_ms: int
@@ -122,6 +122,7 @@ def declare(app: Any) -> None:
         @receive
         async def release(self, message: Release) -> None:
             self.state.out.pop(message.id, None)
+            self.state.waiting = [later for later in self.state.waiting if later.id != message.id]
             self.state.paused_ms = max(self.state.paused_ms, self.ctx.now_ms + message.pause_ms)
             self._grant()
 
@@ -208,10 +209,17 @@ class Limit:
             id, began_s = uuid.uuid4().hex, loop.time()
             lease_ms = int((wait_s + timeout.total_seconds()) * 1000)
             question = Acquire(id, int(wait_s * 900), lease_ms, self.limit, self.count, self.period_ms)
-            with contextlib.suppress(AskTimeoutError):
+            try:
                 await self.app.ask(ACTOR, key, question, timeout=WAIT)
-                if loop.time() - began_s < wait_s:
-                    return id, began_s + wait_s
+            except AskTimeoutError:
+                continue
+            except asyncio.CancelledError:
+                # A permit for nobody would hold up the next owner's calls.
+                self.give_back(key, Release(id, 0))
+                raise
+            if loop.time() - began_s < wait_s:
+                return id, began_s + wait_s
+            self.give_back(key, Release(id, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

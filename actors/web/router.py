@@ -8,6 +8,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import StreamingResponse
@@ -57,7 +58,7 @@ class Routes:
                 schemas: dict[str, Any] = {}
                 operation = send_operation(actor, kind, schemas)
                 options = {"openapi_extra": inlined(operation, schemas), "summary": operation["summary"]}
-                sender = self._guarded(self._send, Level.WRITE)
+                sender = self._guarded(functools.partial(self._send, actor), Level.WRITE)
                 router.add_api_route(f"/actors/{actor}/{{key:path}}/{name}", sender, methods=["POST"], **options)
         status = self._guarded(self._status, Level.READ)
         router.add_api_route("/actors/{actor}/_sent/{message}/{id}/{key:path}", status, include_in_schema=False)
@@ -89,22 +90,25 @@ class Routes:
         if token.level < level:
             raise Problem(403, "forbidden", "This isn't allowed to everybody", f"{token.name} may read only")
 
-    async def _send(self, request: Request) -> Response:
+    async def _send(self, actor: str, request: Request) -> Response:
         encoding = Parameters(request.url.query, SEND_PARAMETERS).encoding()
         sending = Sending(_raw_path(request), _sent_once(request), encoding)
+        base, named, *_ = sending.parts
+        _check_slashes(base.endswith("/actors") and named == actor)
         return _response(await self._messages.send(sending, await _json_body(request)))
 
     async def _status(self, request: Request) -> Response:
         parameters = Parameters(request.url.query, STATUS_PARAMETERS)
         offset = parameters.number("offset", 0, MAX_OFFSET) or 0
-        actor, _, message, id, key = _raw_path(request).rsplit("/", 5)[1:]
+        base, actor, _, message, id, key = _raw_path(request).rsplit("/", 5)
+        _check_slashes(base.endswith("/actors") and unquote(actor) == request.path_params["actor"])
         service = service_of(self._app)
         spec, router = service.actor(actor), service.router
         raw_key = KeyCoding.of_actor(self._app, actor).key_of_url(last_key(key, 0), parameters.encoding())
 
         async def here(partitions: list[int]) -> HttpAnswer:
             (task,) = await router.reader.hold(spec, partitions)
-            return await self._messages.answer_in(task, actor, message, id, offset)
+            return await self._messages.answer_in(task, actor, message, id=id, key=raw_key, offset=offset)
 
         async def there(address: str, _: list[int]) -> HttpAnswer:
             path = f"/actors/{actor}/_sent/{message}/{id}/{key}?{request.url.query}"
@@ -119,8 +123,7 @@ class Routes:
     async def _stream(self, store: str, request: Request) -> Response:
         parameters = Parameters(request.url.query, PARAMETERS)
         keys = _raw_path(request).rpartition(f"/stores/{store}/")[2].split("/")[:-1]
-        if len(keys) > 1:
-            raise bad_request("bad-key", "a slash in a key has to be written as %2F")
+        _check_slashes(len(keys) < 2)
         position = request.headers.get(LAST_EVENT_ID) or parameters.text("from")
         broadcast, follower = await self._broadcasts.follow(
             store, keys[0] if keys else None, encoding=parameters.encoding(), position=position
@@ -149,6 +152,12 @@ def router_of(app: App, *, check_tokens: bool, **options: Any) -> APIRouter:
     router = APIRouter(lifespan=routes.lifespan, **options)
     routes.add_to(router)
     return router
+
+
+def _check_slashes(are_quoted: bool) -> None:
+    """Refuse a path whose key has slashes: its parts would be taken for the name of another actor."""
+    if not are_quoted:
+        raise bad_request("bad-key", "a slash in a key has to be written as %2F")
 
 
 def _raw_path(request: Request) -> str:

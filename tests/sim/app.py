@@ -39,7 +39,7 @@ POISON = ("1", "11", "01", "1011", "x", "x", "c")
 CONTROL_HEADER = "fa-control"
 MODEL_OPERATIONS = frozenset(
     ("later", "unlater", "call", "brief", "peek", "unbrief", "doomed", "ask", "visit", "leave", "look", "grow", "order")
-) | frozenset(("row", "left", "right", "parcel", "depot", "named", "answered"))
+) | frozenset(("row", "left", "right", "parcel", "depot", "named", "answered", "outcome"))
 """The operations of the model's parts: the echo tells nothing of what they did (see `tests.sim.part`)."""
 SILENT = frozenset(("book", "once", "event"))
 """Operations whose inputs may be skipped, because they came before or came late: they aren't echoed."""

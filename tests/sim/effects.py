@@ -223,7 +223,7 @@ class EffectsPart(Part):
             self.count("effect told")
             await done(ctx, f"{self._number_of[id]}")
 
-        return {"done": done, "told": told}
+        return {"done": done, "outcome": told}
 
     def call(self, ctx: Context, number: int) -> None:
         """Ask for a call; those with the same number have ids of their own."""

@@ -29,6 +29,6 @@ def methods_of(handler: Callable[[Context, str], Awaitable[Any]]) -> Methods:
 
     async def handle(ctx: Context, call: Call) -> None:
         (argument,) = call.args
-        await handler(ctx, f"told:{argument.id}" if isinstance(argument, GivenUp | Unknown) else argument)
+        await handler(ctx, f"outcome:{argument.id}" if isinstance(argument, GivenUp | Unknown) else argument)
 
     return Methods(app.ACTOR, _DECLARED, handle)

@@ -13,6 +13,7 @@ import pytest
 from actors import App, ConfigurationError, Context, EffectCall, Unknown
 from actors.limits import MARGIN_MS, WAIT
 from actors.testing import ActorTestDriver
+from tests.unit.runtime.leaving import leave
 
 TIMEOUT = timedelta(seconds=30)
 LEASE_S = (WAIT + TIMEOUT).total_seconds()
@@ -277,12 +278,27 @@ def test_a_call_that_waits_for_its_permit_when_the_worker_ends_is_made_by_the_ne
         driver.advance(15, settle=False)
         begun = set(site.begun)
         assert len(begun) == 2
-        driver.crash(settle=False) if is_killed else driver.restart()
+        driver.crash(settle=False) if is_killed else leave(driver, settle=False)
         driver.settle()
+        assert driver.parked("place") == []
     # The call under way alone is unknown.
     assert site.unknown == begun - site.ended
     assert len(site.unknown) == 1
     assert len(site.begun) == 10
+
+
+def test_a_stop_fails_no_call_that_waits_and_leaves_no_permit_to_nobody() -> None:
+    site = Site(limit=1, attempts=1)
+    with site.driver() as driver:
+        site.post_all(driver, "shop", 10)
+        driver.advance(2.5, settle=False)
+        leave(driver, settle=False)
+        driver.settle()
+        assert driver.parked("place") == []
+    assert len(site.done) == 10
+    assert site.most == {"shop": 1}
+    # The call that the stop cut short is made once more, and none waits for a permit to be over.
+    assert max(site.times("shop")) < 15
 
 
 def test_calls_of_a_tenant_that_are_never_repeated_hold_up_no_other_tenant() -> None:

@@ -78,6 +78,7 @@ class Attempts:
         except BaseException as error:
             if is_closed(error, running):
                 raise
+            self._pass_on_cancellation(error)
             return Outcome(error=f"it got no permit: {error_text(error)}", cause=error)
         finally:
             self.waiting -= 1
@@ -120,9 +121,7 @@ class Attempts:
         except BaseException as error:
             if is_closed(error, running):
                 raise
-            if self.is_closed and is_cancelled():
-                # It was cut short, whatever it made of that: the next owner makes the call again.
-                raise asyncio.CancelledError from error
+            self._pass_on_cancellation(error)
             if not (isinstance(error, TimeoutError) and deadline.expired()):
                 return Outcome(error=error_text(error), cause=error)
             is_unknown = effect.repeat == "never"
@@ -137,6 +136,11 @@ class Attempts:
         except BaseException as error:
             useless = f"it succeeded, but what it returned can't be a message to its actor: {error_text(error)}"
             return Outcome(error=useless, is_final=True, cause=error)
+
+    def _pass_on_cancellation(self, error: BaseException) -> None:
+        if self.is_closed and is_cancelled():
+            # It was cut short, whatever it made of that: the next owner makes the call again.
+            raise asyncio.CancelledError from error
 
     def _encode(self, head: Head, result: Any) -> tuple[bytes, Pairs]:
         """Return a result as the message, or the arguments of the method, that it is for, with its headers.

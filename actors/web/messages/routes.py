@@ -51,7 +51,7 @@ class MessageRoutes:
 
         async def here(_: list[int]) -> web.StreamResponse:
             (task,) = await router.reader.hold(spec, (partition,))
-            return response_of(await self._messages.answer_in(task, actor, name, id, offset))
+            return response_of(await self._messages.answer_in(task, actor, name, id=id, key=key, offset=offset))
 
         return await self._queries.at_the_owner(router, request, spec, partition, here, None)
 

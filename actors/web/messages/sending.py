@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from actors._core.keys import line_bounds
 from actors._core.outside import MALFORMED
 from actors._core.values.ids import digest_of
 from actors._faust.app import App
@@ -32,13 +33,16 @@ from actors.errors import (
     UsageError,
 )
 from actors.ports import ActorReply, ActorRequest
+from actors.runtime.message.store import Store
 from actors.runtime.message.unresolved import resolved
+from actors.runtime.quarantine.entries import ENTRY, line_key_of, summary_of
 from actors.runtime.queries.queries import HeldTask, read
 from actors.runtime.requests.replies import answer_of
 from actors.runtime.requests.requests import CONTENT_MARK, REUSED, EncodedRequest, carry
 from actors.web.messages.kinds import Addressee, MessageKind
 from actors.web.problems import JSON_HEADERS, HttpAnswer, Problem, bad_request, not_ready
 from actors.web.queries.coding import KeyCoding, as_json, json_bytes, last_key
+from stores._core.record import METADATA_BYTES
 
 MAX_WAIT_S = 60
 """How long a request waits for an answer at most, whatever it prefers."""
@@ -177,7 +181,7 @@ class Messages:
         with _refusals():
             return await self._app.asks.tell(question, SEND_S)
 
-    async def answer_in(self, task: HeldTask, actor: str, name: str, id: str, offset: int) -> HttpAnswer:
+    async def answer_in(self, task: HeldTask, actor: str, name: str, *, id: str, key: bytes, offset: int) -> HttpAnswer:
         """Return the answer to a message that was sent, from the state of the owner of its key.
 
         Args:
@@ -185,6 +189,7 @@ class Messages:
             actor: the actor's name.
             name: the message's.
             id: the question's.
+            key: the raw key of the message.
             offset: its place in the actor's input.
 
         Raises:
@@ -201,7 +206,8 @@ class Messages:
         reply = None if entry is None else answer_of(entry)
         if reply is not None:
             return await _answered(actor, kind, reply, {})
-        if entry is not None or store.position.source_offset <= offset:
+        is_ahead = entry is not None or store.position.source_offset <= offset
+        if is_ahead or _waits_parked(task, addressee.definition.parked, key, offset):
             return _reply(202, MessageAnswer(actor, name, "accepted"), {"Retry-After": "1"})
         if answers is None:
             return _reply(200, MessageAnswer(actor, name, "handled"), {})
@@ -212,6 +218,17 @@ class Messages:
             f"actor {actor} has passed offset {offset}, and keeps no answer {id}: its answer_ttl is over, or its "
             "handler forgot it",
         )
+
+
+def _waits_parked(task: HeldTask, parked: Store[bytes, bytes] | None, key: bytes, offset: int) -> bool:
+    """Return whether a message without an answer is parked: behind the first parked one of its key all are."""
+    if parked is None:
+        return False
+    entry = next(task.of(parked.name).store.scan(*line_bounds(ENTRY, line_key_of(key))), None)
+    if entry is None:
+        return False
+    first = summary_of(entry[1][METADATA_BYTES:])
+    return (first.offset if first.home_offset is None else first.home_offset) <= offset
 
 
 async def _encoded(addressee: Addressee, kind: MessageKind, key: bytes, body: bytes) -> tuple[EncodedRequest, str]:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import base64
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from starlette.requests import ClientDisconnect
 
+from actors import App, Context
+from actors._core.keys import make_place
+from actors.runtime.quarantine.entries import ENTRY, ParkedMessage
+from actors.runtime.queries.queries import HeldTask
 from actors.web.access.limits import MAX_BODY_BYTES
-from actors.web.messages.sending import Sending
+from actors.web.events.followers import Follower
+from actors.web.messages.sending import Messages, Sending
+from actors.web.problems import Problem
+from actors.web.router import EventStream
+from stores._core.record import Position, encode_metadata
+from stores.memory import MemoryStore
 from tests.unit.web.messages.bank import ADMIN, PROBLEM, READ, WRITE, Balance, serving
 
 ADA = "/actors/Account/ada/deposit"
@@ -103,7 +116,7 @@ WRONG: list[tuple[str, Any, dict[str, str], int, str]] = [
     (ADA, {"cents": 5}, {"Idempotency_Key": "a\tb"}, 400, "bad-idempotency-key"),
     (ADA + "?wait=5", {"cents": 5}, {}, 400, "bad-parameter"),
     (ADA + "?encoding=rot13", {"cents": 5}, {}, 400, "bad-parameter"),
-    ("/actors/Account/a/b/deposit", {"cents": 5}, {}, 404, "unknown-actor"),
+    ("/actors/Account/a/b/deposit", {"cents": 5}, {}, 400, "bad-key"),
     ("/actors/Account/%ff/deposit", {"cents": 5}, {}, 400, "bad-key"),
     ("/actors/log/ada/message", {"cents": 5}, {}, 400, "bad-key"),
     ("/actors/log/1/message", {}, {"Idempotency_Key": "one"}, 400, "no-answers"),
@@ -176,3 +189,50 @@ def test_the_document_of_fastapi_has_each_message() -> None:
         assert operation["summary"] == "Put money in."
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         assert schema["properties"]["cents"] == {"type": "integer"}
+
+
+@pytest.mark.parametrize("path", ["/actors/Account/Account/ada/deposit", "/actors/Account/a/b/deposit"])
+def test_a_slash_in_a_key_leads_to_no_other_actor(path: str) -> None:
+    with serving() as bank:
+        status, problem = bank.post(path, {"cents": 5})
+        assert (status, problem["detail"]) == (400, "a slash in a key has to be written as %2F")
+        bank.driver.settle()
+        assert bank.driver.items("Account") == {}
+
+
+async def test_a_stream_is_left_if_the_client_goes_away_before_its_first_byte() -> None:
+    left: list[Follower] = []
+    feed: Any = SimpleNamespace(leave=left.append)
+    follower = Follower(None, {0: 1}, tag="", clock_s=lambda: 0.0, take=lambda _: None)
+
+    async def hung_up(*_: Any) -> Any:
+        raise OSError("the client has hung up")
+
+    with pytest.raises(ClientDisconnect):
+        await EventStream(feed, follower)({"type": "http", "asgi": {"spec_version": "2.4"}}, hung_up, hung_up)
+    assert left == [follower]
+
+
+@pytest.mark.parametrize(("first", "status"), [(5, 202), (8, 202), (9, 410), (None, 410)])
+async def test_a_message_that_is_parked_behind_another_is_accepted(first: int | None, status: int) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:1")
+
+    @app.actor(app.topic("in", key_type=str, value_type=str), on_error="park", answer_ttl=timedelta(hours=1))
+    async def talk(ctx: Context, word: str) -> None: ...
+
+    store = MemoryStore()
+    position = Position(10, 20, 0, 1, "id")
+    store.apply([], position)
+    if first is not None:
+        parked = ParkedMessage(
+            topic="in", partition=0, offset=first, timestamp_ms=0, key=b"ada", value=b"x", headers=[]
+        )
+        raw = encode_metadata(1, 1) + msgspec.json.encode(parked)
+        store.apply([(make_place(ENTRY, b"ada", 0), raw)], position)
+    task = HeldTask(0, {"talk-answers": MemoryStore(), "talk-parked": store}, now_ms=0)
+    task.stores["talk-answers"].apply([], position)
+    try:
+        answer = (await Messages(app).answer_in(task, "talk", "str", id="0" * 32, key=b"ada", offset=8)).status
+    except Problem as problem:
+        answer = problem.status
+    assert answer == status
