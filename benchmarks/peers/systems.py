@@ -47,6 +47,7 @@ _OWN_PACKAGES = {
 """What each system that has an environment of its own runs on, the system first."""
 _SPARK_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 """Of the same minor release: there is none of each patch release."""
+_SPARK_NEEDS = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
 _VERSIONS: dict[str, Callable[[], str]] = {
     OURS: lambda: metadata.version("faust-actors"),
     **dict.fromkeys(JAVA_SYSTEMS, streams_version),
@@ -228,7 +229,6 @@ def _own_python(system: str) -> Path:
 
 
 def _spark_jars() -> list[str]:
-    """Return the jars of Spark's Kafka connector."""
-    return sorted(
-        map(str, jars_of([_SPARK_CONNECTOR], "spark-peer-kafka-" + _SPARK_CONNECTOR.rpartition(":")[2]).glob("*.jar"))
-    )
+    """Return the jars of Spark's Kafka connector that Spark doesn't have."""
+    folder = jars_of([_SPARK_CONNECTOR], f"spark-peer-kafka-{_SPARK_CONNECTOR.rpartition(':')[2]}")
+    return sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(_SPARK_NEEDS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ def main() -> None:
     settings = Settings.read()
     if settings.work != "dedupe" or settings.typed:
         raise SystemExit(f"PySpark has no program for {settings.work}, typed: {settings.typed}")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     query = _start(settings, heap=sys.argv[1], jars=sys.argv[2:])
     committed = ""
     consumer = Consumer({"bootstrap.servers": settings.brokers, "group.id": settings.app, "enable.auto.commit": False})
@@ -66,6 +68,7 @@ def _start(settings: Settings, *, heap: str, jars: list[str]) -> StreamingQuery:
         "spark.driver.memory": heap,
         "spark.jars": ",".join(jars),
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(settings.partitions),
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
