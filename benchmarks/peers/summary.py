@@ -10,7 +10,16 @@ from typing import Any
 
 from benchmarks.peers.latency import PHASES, SHARES
 from benchmarks.peers.scenarios import LATENCY, RESTORE, SCENARIOS, SPARSE_ONES, TAKEOVER, Scenario, Sparse
-from benchmarks.peers.systems import FAUST, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, KAFKA_STREAMS_DIRECT, OURS, QUIX, SPARK
+from benchmarks.peers.systems import (
+    FAUST,
+    FLINK,
+    KAFKA_STREAMS,
+    KAFKA_STREAMS_CACHED,
+    KAFKA_STREAMS_DIRECT,
+    OURS,
+    QUIX,
+    SPARK,
+)
 from benchmarks.peers.tables import Table
 
 NAMES = {
@@ -21,6 +30,7 @@ NAMES = {
     QUIX: "Quix Streams",
     FAUST: "faust-streaming",
     SPARK: "PySpark, transformWithStateInPandas",
+    FLINK: "PyFlink, KeyedProcessFunction",
 }
 LATENCY_RATE = 1_000
 """Records per second of the latency in the last line."""
@@ -52,6 +62,7 @@ def ratios(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
         "ratio_to_quix": QUIX,
         "ratio_to_faust": FAUST,
         "ratio_to_spark": SPARK,
+        "ratio_to_flink": FLINK,
     }
     return {name: _ratios_to(peer, runs) for name, peer in peers.items()}
 

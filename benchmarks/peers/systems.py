@@ -26,7 +26,8 @@ KAFKA_STREAMS_DIRECT = "kafka_streams_direct"
 QUIX = "quix"
 FAUST = "faust"
 SPARK = "spark"
-SYSTEMS = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, KAFKA_STREAMS_DIRECT, QUIX, FAUST, SPARK)
+FLINK = "flink"
+SYSTEMS = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, KAFKA_STREAMS_DIRECT, QUIX, FAUST, SPARK, FLINK)
 JAVA_SYSTEMS = (KAFKA_STREAMS, KAFKA_STREAMS_CACHED, KAFKA_STREAMS_DIRECT)
 """Kafka Streams: as the tables have it, with caching, and with stores that aren't transactional."""
 EXACTLY_ONCE = "exactly_once"
@@ -43,17 +44,26 @@ _APPS = Path(__file__).resolve().parent / "apps"
 _OWN_PACKAGES = {
     QUIX: ("quixstreams==3.28.1",),
     SPARK: ("pyspark==4.2.1", "confluent-kafka==2.16.1", "pandas==2.3.3", "protobuf==7.36.2", "pyarrow==26.0.1"),
+    FLINK: ("apache-flink==2.3.0",),
 }
 """What each system that has an environment of its own runs on, the system first."""
-_SPARK_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
-"""Of the same minor release: there is none of each patch release."""
-_SPARK_NEEDS = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-")
+_CONNECTORS = {
+    SPARK: "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    FLINK: "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2",
+}
+"""Kafka connectors of the newest release that there is of them."""
+_CONNECTOR_JARS = (
+    *("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-"),
+    "flink-sql-connector-kafka-",
+)
+"""How the names of the jars begin that the systems don't have themselves."""
 _VERSIONS: dict[str, Callable[[], str]] = {
     OURS: lambda: metadata.version("faust-actors"),
     **dict.fromkeys(JAVA_SYSTEMS, streams_version),
     QUIX: lambda: _own_version(QUIX),
     FAUST: lambda: metadata.version("faust-streaming"),
     SPARK: lambda: _own_version(SPARK),
+    FLINK: lambda: _own_version(FLINK),
 }
 
 
@@ -64,10 +74,11 @@ class Job:
     Attributes:
         system: One of `SYSTEMS`.
         work: `counter` (read, add one, write, send the count) or `dedupe` (put if absent, send the first); ours
-            also knows `table` (write and send each), and PySpark only `dedupe` of raw values. `tumbling`, `hopping`
-            and `session` count in windows and send each count that changed; only ours and Kafka Streams know them,
-            and `stream_join` and `table_join`, which send the values of both topics. `count_avro` and `count_protobuf`
-            count per key, and send each value with the count in it; they too are known to these two only.
+            also knows `table` (write and send each), PySpark and PyFlink only `dedupe` of raw values. `tumbling`,
+            `hopping` and `session` count in windows and send each count that changed; only ours and Kafka Streams
+            know them, and `stream_join` and `table_join`, which send the values of both topics. `count_avro` and
+            `count_protobuf` count per key, and send each value with the count in it; they too are known to these two
+            only.
         guarantee: One of `GUARANTEES`.
         brokers: Addresses, separated by commas.
         app: Names the group, the topics that the system makes, and the transactions.
@@ -108,8 +119,11 @@ class Job:
 
     @property
     def has_group(self) -> bool:
-        """Whether workers are members of that group. PySpark's aren't: its app commits there what a batch has read."""
-        return self.system != SPARK
+        """Whether workers are members of that group.
+
+        Those of PySpark and PyFlink aren't: they commit there what a batch or a checkpoint has read.
+        """
+        return self.system not in _CONNECTORS
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -143,8 +157,9 @@ class Job:
             return self._java_command(folder)
         if self.system == QUIX:
             return [str(_own_python(QUIX)), str(_APPS / "quix_app.py")]
-        if self.system == SPARK:
-            return [str(_own_python(SPARK)), str(_APPS / "spark_app.py"), HEAP, *_spark_jars()]
+        if self.system in _CONNECTORS:
+            app = _APPS / f"{self.system}_app.py"
+            return [str(_own_python(self.system)), str(app), HEAP, *_connector_jars(self.system)]
         module = _MODULES.get(self.work, "ours") if self.system == OURS else "faust_app"
         options = ["-A", f"benchmarks.peers.apps.{module}", "-D", str(folder)]
         return [sys.executable, "-m", "faust", *options, "worker", "-l", "info", "--without-web"]
@@ -167,7 +182,7 @@ class Job:
             "PEER_PARTITIONS": str(self.partitions),
             "PEER_FOLDER": str(folder),
             "PEER_PHASES": self.phases,
-            **({"JAVA_HOME": str(Path(java()).resolve().parents[1])} if self.system == SPARK else {}),
+            **({"JAVA_HOME": str(Path(java()).resolve().parents[1])} if self.system in _CONNECTORS else {}),
             **({"SCHEMA_REGISTRY": self.registry} if self.registry else {}),
         }
 
@@ -200,8 +215,8 @@ def prepare(system: str) -> None:
         java_command()
     elif system in _OWN_PACKAGES:
         _own_python(system)
-        if system == SPARK:
-            _spark_jars()
+        if system in _CONNECTORS:
+            _connector_jars(system)
 
 
 def versions(systems: Sequence[str]) -> dict[str, str]:
@@ -228,7 +243,10 @@ def _own_python(system: str) -> Path:
     return python
 
 
-def _spark_jars() -> list[str]:
-    """Return the jars of Spark's Kafka connector that Spark doesn't have."""
-    folder = jars_of([_SPARK_CONNECTOR], f"spark-peer-kafka-{_SPARK_CONNECTOR.rpartition(':')[2]}")
-    return sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(_SPARK_NEEDS))
+def _connector_jars(system: str) -> list[str]:
+    """Return the jars of a system's Kafka connector that the system doesn't have."""
+    _, name, version = _CONNECTORS[system].split(":")
+    folder = jars_of([_CONNECTORS[system]], f"peer-{name}-{version}")
+    jars = sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(_CONNECTOR_JARS))
+    # Flink's has Kafka's client in it.
+    return jars if system == SPARK else [jar for jar in jars if name in jar]

@@ -20,6 +20,7 @@ from benchmarks.peers.summary import NAMES, ratios, tables
 from benchmarks.peers.systems import (
     EXACTLY_ONCE,
     FAUST,
+    FLINK,
     JAVA_SYSTEMS,
     KAFKA_STREAMS_DIRECT,
     OURS,
@@ -65,16 +66,35 @@ def test_stores_of_kafka_streams_are_transactional_where_not_said(
         assert value == ("off" if system == KAFKA_STREAMS_DIRECT else "on")
 
 
-def test_pyspark_runs_in_its_own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("system", [SPARK, FLINK])
+def test_spark_and_flink_run_in_their_own_environments(
+    system: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(systems, "_own_python", lambda system: Path(f"/own/{system}/python"))
-    monkeypatch.setattr(systems, "_spark_jars", lambda: ["a.jar", "b.jar"])
-    python, app, *options = job(SPARK).command(tmp_path)
-    assert (python, Path(app).name, options) == ("/own/spark/python", "spark_app.py", ["1g", "a.jar", "b.jar"])
-    assert (Path(app).is_file(), job(SPARK).has_group, job(OURS).has_group) == (True, False, True)
-    assert Path(job(SPARK).environment(tmp_path)["JAVA_HOME"], "bin", "java").is_file()
+    monkeypatch.setattr(systems, "_connector_jars", lambda system: ["a.jar", "b.jar"])
+    python, app, *options = job(system).command(tmp_path)
+    assert (python, options) == (f"/own/{system}/python", ["1g", "a.jar", "b.jar"])
+    assert (Path(app).is_file(), job(system).has_group, job(OURS).has_group) == (True, False, True)
+    assert Path(job(system).environment(tmp_path)["JAVA_HOME"], "bin", "java").is_file()
 
 
-@pytest.mark.parametrize(("system", "count"), [(OURS, 500), (QUIX, 100), (FAUST, 60), (SPARK, 30)])
+@pytest.mark.parametrize(
+    ("system", "names"),
+    [
+        (SPARK, ["commons-pool2-2.jar", "kafka-clients-3.jar", "spark-sql-kafka-0-10_2.13-4.jar"]),
+        (FLINK, ["flink-sql-connector-kafka-5.jar"]),
+    ],
+)
+def test_a_connector_brings_only_what_its_system_lacks(
+    system: str, names: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (*names, "scala-library-2.jar", "kafka-clients-3.jar"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(systems, "jars_of", lambda coordinates, name: tmp_path)
+    assert [Path(jar).name for jar in systems._connector_jars(system)] == names
+
+
+@pytest.mark.parametrize(("system", "count"), [(OURS, 500), (QUIX, 100), (FAUST, 60), (SPARK, 30), (FLINK, 20)])
 def test_slow_systems_get_fewer_records(system: str, count: int) -> None:
     plan = Plan(
         only=(),
@@ -85,6 +105,7 @@ def test_slow_systems_get_fewer_records(system: str, count: int) -> None:
         quix_records=100,
         faust_records=60,
         spark_records=30,
+        flink_records=20,
         restore_keys=(),
         latency_s=1.0,
         commit_s=0.1,
@@ -107,6 +128,7 @@ def test_the_last_line_and_the_table_have_pyspark() -> None:
         "ratio_to_quix": {},
         "ratio_to_faust": {},
         "ratio_to_spark": {"exactly_once_raw": 25.0},
+        "ratio_to_flink": {},
     }
     (table,) = tables(runs)
     assert table.rows[-1][0] == "run commands, exactly once: PySpark, transformWithStateInPandas"
@@ -150,10 +172,11 @@ def _state(pid: int) -> str:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_pyspark_is_measured() -> None:
-    options = ["--quick", "--only", "exactly_once_raw", "--system", SPARK]
+@pytest.mark.parametrize("system", [SPARK, FLINK])
+def test_systems_with_environments_of_their_own_are_measured(system: str) -> None:
+    options = ["--quick", "--only", "exactly_once_raw", "--system", system]
     command = [sys.executable, "-m", "benchmarks.peers", *options]
     run = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=800)
     assert run.returncode == 0, run.stderr
     assert "no figure" not in run.stderr, run.stderr
-    assert json.loads(run.stdout.splitlines()[-1])["versions"].keys() == {"broker", SPARK}
+    assert json.loads(run.stdout.splitlines()[-1])["versions"].keys() == {"broker", system}
