@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.peers.systems import FAUST, KAFKA_STREAMS, OURS
 from benchmarks.peers.tables import Table
 
-NAMES = {OURS: "ours", KAFKA_STREAMS: "Kafka Streams 4.3", FAUST: "faust-streaming 0.15.3"}
+NAMES = {OURS: "ours", KAFKA_STREAMS: "Kafka Streams 4.4", FAUST: "faust-streaming 0.15.3"}
 GUARANTEES = {"exactly_once": "exactly once", "at_least_once": "at least once"}
 
 _COLUMNS = (

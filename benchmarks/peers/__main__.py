@@ -33,7 +33,19 @@ from benchmarks.peers.scenarios import (
     Scenario,
 )
 from benchmarks.peers.summary import ratios, tables
-from benchmarks.peers.systems import EXACTLY_ONCE, FAUST, KAFKA_STREAMS, OURS, QUIX, SYSTEMS, Job, prepare, versions
+from benchmarks.peers.systems import (
+    EXACTLY_ONCE,
+    FAUST,
+    FLINK,
+    KAFKA_STREAMS,
+    OURS,
+    QUIX,
+    SPARK,
+    SYSTEMS,
+    Job,
+    prepare,
+    versions,
+)
 from benchmarks.peers.tables import machine, write_readme
 from dev.kafka import Cluster
 
@@ -43,6 +55,8 @@ LATENCY_RATES = {
     KAFKA_STREAMS: (100, 1_000, 10_000),
     QUIX: (100, 1_000),
     FAUST: (100, 1_000),
+    SPARK: (100,),
+    FLINK: (100,),
 }
 _COMMAND = ".venv/bin/python -m benchmarks.peers"
 _TIMEOUT_S = 900.0
@@ -63,6 +77,8 @@ class Plan:
     distinct: int
     quix_records: int
     faust_records: int
+    spark_records: int
+    flink_records: int
     restore_keys: tuple[int, ...]
     latency_s: float
     commit_s: float
@@ -70,10 +86,14 @@ class Plan:
 
     def count(self, scenario: Scenario, system: str) -> int:
         """How many records a system gets: the slow ones fewer."""
-        if system == QUIX:
-            return min(self.quix_records, self.records)
-        if system == FAUST:
-            return min(self.faust_records, self.records)
+        slow = {
+            QUIX: self.quix_records,
+            FAUST: self.faust_records,
+            SPARK: self.spark_records,
+            FLINK: self.flink_records,
+        }
+        if system in slow:
+            return min(slow[system], self.records)
         return self.distinct if scenario.name == "distinct" else self.records
 
     def wants(self, name: str) -> bool:
@@ -89,6 +109,8 @@ class Plan:
 @click.option("--distinct", default=10_000_000, show_default=True, help="Records where no key comes twice.")
 @click.option("--quix-records", default=100_000, show_default=True)
 @click.option("--faust-records", default=60_000, show_default=True)
+@click.option("--spark-records", default=60_000, show_default=True)
+@click.option("--flink-records", default=60_000, show_default=True)
 @click.option("--restore-keys", default="1000000", show_default=True, help="Sizes, separated by commas.")
 @click.option("--latency-seconds", default=20.0, show_default=True, help="At each rate; the first third warms up.")
 @click.option("--commit-interval-ms", default=100, show_default=True, help="Of every system.")
@@ -102,7 +124,7 @@ def main(quick: bool, write: bool, keep: bool, **options: Any) -> None:
     plan = _plan(options)
     if quick:
         plan = replace(plan, repeat=1, records=200_000, distinct=200_000, quix_records=50_000, faust_records=20_000)
-        plan = replace(plan, restore_keys=(50_000,), latency_s=4.5)
+        plan = replace(plan, spark_records=30_000, flink_records=20_000, restore_keys=(50_000,), latency_s=4.5)
     for system in plan.systems:
         prepare(system)
     taking_part = versions(plan.systems)
@@ -139,6 +161,8 @@ def _plan(options: dict[str, Any]) -> Plan:
         distinct=options["distinct"],
         quix_records=options["quix_records"],
         faust_records=options["faust_records"],
+        spark_records=options["spark_records"],
+        flink_records=options["flink_records"],
         restore_keys=tuple(int(keys) for keys in options["restore_keys"].split(",")),
         latency_s=options["latency_seconds"],
         commit_s=options["commit_interval_ms"] / 1000,

@@ -79,7 +79,7 @@ async def _measure(job: Job, processes: Sequence[Worker]) -> Rate:
             await stack.enter_async_context(Group.watching(job.brokers, job.group, topic)) for topic in job.inputs
         ]
         begun = 1 if len(processes) == 1 else job.partitions
-        while len(committed := await _committed(groups)) < begun or not await groups[0].has_members(len(processes)):
+        while len(committed := await _committed(groups)) < begun or not await _has_members(groups[0], processes):
             await _pause(processes)
         begun_s, begun_cpu_s, already = time.monotonic(), _cpu_s(processes), sum(committed.values())
         if already > total * (1 - _LEAST_SHARE):
@@ -94,6 +94,10 @@ async def _measure(job: Job, processes: Sequence[Worker]) -> Rate:
         max_rss_mb=max(process.max_rss_mb for process in processes),
         started_s=begun_s - launched_s,
     )
+
+
+async def _has_members(group: Group, processes: Sequence[Worker]) -> bool:
+    return not processes[0].job.has_group or await group.has_members(len(processes))
 
 
 async def _committed(groups: Sequence[Group]) -> dict[tuple[int, int], int]:

@@ -10,15 +10,27 @@ from typing import Any
 
 from benchmarks.peers.latency import PHASES, SHARES
 from benchmarks.peers.scenarios import LATENCY, RESTORE, SCENARIOS, SPARSE_ONES, TAKEOVER, Scenario, Sparse
-from benchmarks.peers.systems import FAUST, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, OURS, QUIX
+from benchmarks.peers.systems import (
+    FAUST,
+    FLINK,
+    KAFKA_STREAMS,
+    KAFKA_STREAMS_CACHED,
+    KAFKA_STREAMS_DIRECT,
+    OURS,
+    QUIX,
+    SPARK,
+)
 from benchmarks.peers.tables import Table
 
 NAMES = {
     OURS: "ours",
     KAFKA_STREAMS: "Kafka Streams",
     KAFKA_STREAMS_CACHED: "Kafka Streams, caching on",
+    KAFKA_STREAMS_DIRECT: "Kafka Streams, stores not transactional",
     QUIX: "Quix Streams",
     FAUST: "faust-streaming",
+    SPARK: "PySpark, transformWithStateInPandas",
+    FLINK: "PyFlink, KeyedProcessFunction",
 }
 LATENCY_RATE = 1_000
 """Records per second of the latency in the last line."""
@@ -45,7 +57,13 @@ def ratios(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
     `tasks_1000_takeover` (on the same folder): ours ÷ theirs, less is better. Restores: their seconds ÷ ours, more is
     better; of several sizes the smallest has the plain name.
     """
-    peers = {"ratio_to_kafka_streams": KAFKA_STREAMS, "ratio_to_quix": QUIX, "ratio_to_faust": FAUST}
+    peers = {
+        "ratio_to_kafka_streams": KAFKA_STREAMS,
+        "ratio_to_quix": QUIX,
+        "ratio_to_faust": FAUST,
+        "ratio_to_spark": SPARK,
+        "ratio_to_flink": FLINK,
+    }
     return {name: _ratios_to(peer, runs) for name, peer in peers.items()}
 
 

@@ -14,16 +14,22 @@ from importlib import metadata
 from pathlib import Path
 
 from actors.local_kafka.files import locked
+from actors.local_kafka.jars import jars_of, java
 from benchmarks.peers.broker import KAFKA_VERSION
-from benchmarks.peers.java_build import java_command, streams_version
+from benchmarks.peers.java_build import HEAP, java_command, streams_version
 from dev import REPOSITORY
 
 OURS = "ours"
 KAFKA_STREAMS = "kafka_streams"
 KAFKA_STREAMS_CACHED = "kafka_streams_cached"
+KAFKA_STREAMS_DIRECT = "kafka_streams_direct"
 QUIX = "quix"
 FAUST = "faust"
-SYSTEMS = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, QUIX, FAUST)
+SPARK = "spark"
+FLINK = "flink"
+SYSTEMS = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, KAFKA_STREAMS_DIRECT, QUIX, FAUST, SPARK, FLINK)
+JAVA_SYSTEMS = (KAFKA_STREAMS, KAFKA_STREAMS_CACHED, KAFKA_STREAMS_DIRECT)
+"""Kafka Streams: as the tables have it, with caching, and with stores that aren't transactional."""
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
 GUARANTEES = (EXACTLY_ONCE, AT_LEAST_ONCE)
@@ -35,13 +41,29 @@ _MODULES = {
 """Where ours has jobs that aren't in `apps/ours.py`."""
 
 _APPS = Path(__file__).resolve().parent / "apps"
-_QUIX_VERSION = "3.28.1"
+_OWN_PACKAGES = {
+    QUIX: ("quixstreams==3.28.1",),
+    SPARK: ("pyspark==4.2.1", "confluent-kafka==2.16.1", "pandas==2.3.3", "protobuf==7.36.2", "pyarrow==26.0.1"),
+    FLINK: ("apache-flink==2.3.0",),
+}
+"""What each system that has an environment of its own runs on, the system first."""
+_CONNECTORS = {
+    SPARK: "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    FLINK: "org.apache.flink:flink-sql-connector-kafka:5.0.0-2.2",
+}
+"""Kafka connectors of the newest release that there is of them."""
+_CONNECTOR_JARS = (
+    *("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-clients-", "commons-pool2-"),
+    "flink-sql-connector-kafka-",
+)
+"""How the names of the jars begin that the systems don't have themselves."""
 _VERSIONS: dict[str, Callable[[], str]] = {
     OURS: lambda: metadata.version("faust-actors"),
-    KAFKA_STREAMS: streams_version,
-    KAFKA_STREAMS_CACHED: streams_version,
-    QUIX: lambda: _QUIX_VERSION,
+    **dict.fromkeys(JAVA_SYSTEMS, streams_version),
+    QUIX: lambda: _own_version(QUIX),
     FAUST: lambda: metadata.version("faust-streaming"),
+    SPARK: lambda: _own_version(SPARK),
+    FLINK: lambda: _own_version(FLINK),
 }
 
 
@@ -52,10 +74,11 @@ class Job:
     Attributes:
         system: One of `SYSTEMS`.
         work: `counter` (read, add one, write, send the count) or `dedupe` (put if absent, send the first); ours
-            also knows `table` (write and send each). `tumbling`, `hopping` and `session` count in windows and
-            send each count that changed; only ours and Kafka Streams know them,
-            and `stream_join` and `table_join`, which send the values of both topics. `count_avro` and `count_protobuf`
-            count per key, and send each value with the count in it; they too are known to these two only.
+            also knows `table` (write and send each), PySpark and PyFlink only `dedupe` of raw values. `tumbling`,
+            `hopping` and `session` count in windows and send each count that changed; only ours and Kafka Streams
+            know them, and `stream_join` and `table_join`, which send the values of both topics. `count_avro` and
+            `count_protobuf` count per key, and send each value with the count in it; they too are known to these two
+            only.
         guarantee: One of `GUARANTEES`.
         brokers: Addresses, separated by commas.
         app: Names the group, the topics that the system makes, and the transactions.
@@ -95,6 +118,14 @@ class Job:
         return f"{self.app}-actors" if self.system == OURS else self.app
 
     @property
+    def has_group(self) -> bool:
+        """Whether workers are members of that group.
+
+        Those of PySpark and PyFlink aren't: they commit there what a batch or a checkpoint has read.
+        """
+        return self.system not in _CONNECTORS
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """The topics whose records are counted: of a table too, since both systems read it in their groups."""
         return (self.source, self.other) if self.other else (self.source,)
@@ -116,16 +147,19 @@ class Job:
     @property
     def read_count(self) -> Callable[[bytes], int]:
         """How a count is read from a record of the changelog."""
-        if self.system in (KAFKA_STREAMS, KAFKA_STREAMS_CACHED):
+        if self.system in JAVA_SYSTEMS:
             return lambda value: int(struct.unpack(">q", value)[0])
         return lambda value: int(json.loads(value))
 
     def command(self, folder: Path) -> list[str]:
         """Return the worker's command line, its state kept in `folder`."""
-        if self.system in (KAFKA_STREAMS, KAFKA_STREAMS_CACHED):
+        if self.system in JAVA_SYSTEMS:
             return self._java_command(folder)
         if self.system == QUIX:
-            return [str(_quix_python()), str(_APPS / "quix_app.py")]
+            return [str(_own_python(QUIX)), str(_APPS / "quix_app.py")]
+        if self.system in _CONNECTORS:
+            app = _APPS / f"{self.system}_app.py"
+            return [str(_own_python(self.system)), str(app), HEAP, *_connector_jars(self.system)]
         module = _MODULES.get(self.work, "ours") if self.system == OURS else "faust_app"
         options = ["-A", f"benchmarks.peers.apps.{module}", "-D", str(folder)]
         return [sys.executable, "-m", "faust", *options, "worker", "-l", "info", "--without-web"]
@@ -148,6 +182,7 @@ class Job:
             "PEER_PARTITIONS": str(self.partitions),
             "PEER_FOLDER": str(folder),
             "PEER_PHASES": self.phases,
+            **({"JAVA_HOME": str(Path(java()).resolve().parents[1])} if self.system in _CONNECTORS else {}),
             **({"SCHEMA_REGISTRY": self.registry} if self.registry else {}),
         }
 
@@ -162,6 +197,7 @@ class Job:
             "state-dir": str(folder),
             "guarantee": "exactly_once_v2" if self.guarantee == EXACTLY_ONCE else "at_least_once",
             "caching": "on" if self.system == KAFKA_STREAMS_CACHED else "off",
+            "transactional-stores": "off" if self.system == KAFKA_STREAMS_DIRECT else "on",
             "values": self.values,
             "commit-interval-ms": str(round(self.commit_s * 1000)),
             "session-timeout-ms": str(round(self.session_s * 1000)),
@@ -175,10 +211,12 @@ class Job:
 
 def prepare(system: str) -> None:
     """Build or install what a system needs, so that no measurement waits for it."""
-    if system in (KAFKA_STREAMS, KAFKA_STREAMS_CACHED):
+    if system in JAVA_SYSTEMS:
         java_command()
-    elif system == QUIX:
-        _quix_python()
+    elif system in _OWN_PACKAGES:
+        _own_python(system)
+        if system in _CONNECTORS:
+            _connector_jars(system)
 
 
 def versions(systems: Sequence[str]) -> dict[str, str]:
@@ -186,15 +224,29 @@ def versions(systems: Sequence[str]) -> dict[str, str]:
     return {"broker": os.environ.get("KAFKA_VERSION", KAFKA_VERSION), **{name: _VERSIONS[name]() for name in systems}}
 
 
-def _quix_python() -> Path:
-    """Return the Python of Quix Streams' own environment: what it depends on must not change what ours runs on."""
-    folder = REPOSITORY / ".local" / f"quixstreams-{_QUIX_VERSION}"
+def _own_version(system: str) -> str:
+    return _OWN_PACKAGES[system][0].partition("==")[2]
+
+
+def _own_python(system: str) -> Path:
+    """Return the Python of a system's own environment: its dependencies must not change those of ours."""
+    packages = _OWN_PACKAGES[system]
+    folder = REPOSITORY / ".local" / packages[0].replace("==", "-")
     python = folder / "bin" / "python"
     with locked(folder.with_name(f"{folder.name}.lock")):
         ready = folder / ".ready"
         if not ready.exists():
             venv.create(folder, with_pip=True, clear=True)
             pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*pip, f"quixstreams=={_QUIX_VERSION}"], check=True, stdin=subprocess.DEVNULL)
+            subprocess.run([*pip, *packages], check=True, stdin=subprocess.DEVNULL)
             ready.touch()
     return python
+
+
+def _connector_jars(system: str) -> list[str]:
+    """Return the jars of a system's Kafka connector that the system doesn't have."""
+    _, name, version = _CONNECTORS[system].split(":")
+    folder = jars_of([_CONNECTORS[system]], f"peer-{name}-{version}")
+    jars = sorted(str(jar) for jar in folder.glob("*.jar") if jar.name.startswith(_CONNECTOR_JARS))
+    # Flink's has Kafka's client in it.
+    return jars if system == SPARK else [jar for jar in jars if name in jar]

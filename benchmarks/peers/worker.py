@@ -14,7 +14,9 @@ from benchmarks.peers.systems import Job
 from dev import REPOSITORY
 
 _STOP_S = 25.0
-_USER_TICKS, _SYSTEM_TICKS = 11, 12
+_GONE = (FileNotFoundError, ProcessLookupError)
+"""What /proc answers for a process that has ended."""
+_SESSION, _USER_TICKS, _SYSTEM_TICKS = 3, 11, 12
 """Fields of /proc/<pid>/stat, counted from the one after the command's name."""
 _REMOTE, _STATE, _INODE = 2, 3, 9
 """Fields of /proc/<pid>/net/tcp."""
@@ -23,7 +25,7 @@ _WAL = re.compile(r"\d+\.log")
 
 
 class Worker:
-    """One process with a data folder of its own; its log is beside the folder."""
+    """One process with a data folder of its own, and the processes that it starts; its log is beside the folder."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job = job
@@ -63,7 +65,11 @@ class Worker:
     def kill(self) -> None:
         """`kill -9`, and wait until it is gone."""
         if self._process is not None:
-            self._process.kill()
+            if self._process.poll() is None:
+                for pid in self._pids():
+                    # It may have ended meanwhile.
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             self._process.wait()
 
     def stop(self) -> None:
@@ -78,12 +84,16 @@ class Worker:
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds of all its threads so far, in user and kernel."""
-        return cpu_s(self.pid)
+        """CPU seconds of all threads of its processes so far, in user and kernel."""
+        seconds = 0.0
+        for pid in self._pids():
+            with contextlib.suppress(*_GONE):
+                seconds += cpu_s(pid)
+        return seconds
 
     @property
     def max_rss_mb(self) -> float:
-        """The most memory it held at once so far, in MiB."""
+        """The most memory it held at once so far, in MiB: the sum over its processes."""
         return self._status_mb("VmHWM")
 
     @property
@@ -100,8 +110,16 @@ class Worker:
         return sum(sizes.values()) / 1024**2
 
     def _status_mb(self, name: str) -> float:
-        line = next(line for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if line.startswith(name))
-        return int(line.split()[1]) / 1024
+        kib = 0
+        for pid in self._pids():
+            with contextlib.suppress(*_GONE):
+                lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+                kib += sum(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+        return kib / 1024
+
+    def _pids(self) -> list[int]:
+        """Return the processes of its session, of which it is the leader: PySpark has a JVM and Python workers."""
+        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if _session(path) == self.pid]
 
     @property
     def pid(self) -> int:
@@ -109,6 +127,13 @@ class Worker:
         if self._process is None:
             raise RuntimeError("not started")
         return self._process.pid
+
+
+def _session(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[_SESSION])
+    except _GONE:
+        return 0
 
 
 def cpu_s(pid: int) -> float:

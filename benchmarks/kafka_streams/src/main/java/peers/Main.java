@@ -128,6 +128,7 @@ public final class Main {
         config.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, options.get("threads", "1"));
         config.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, options.get("replication-factor", "1"));
         config.put(StreamsConfig.MAX_TASK_IDLE_MS_CONFIG, options.get("max-task-idle-ms", "0"));
+        config.put(StreamsConfig.TRANSACTIONAL_STATE_STORES_CONFIG, options.isOn("transactional-stores"));
         config.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
         String instance = options.get("group-instance-id", "");
         if (!instance.isEmpty()) {
