@@ -19,7 +19,7 @@ from pathlib import Path
 from actors._core.partitioner import partition_for
 from benchmarks.peers.broker import Outputs, load, make_topics
 from benchmarks.peers.systems import Job
-from benchmarks.peers.worker import Worker, connections, cpu_s
+from benchmarks.peers.worker import Worker, cpu_s
 from dev import REPOSITORY
 
 BEGUN = "begun"
@@ -163,7 +163,7 @@ class _Run:
             broker_cores=broker_cores,
             worker_cores=worker_cores,
             max_rss_mb=self.worker.max_rss_mb,
-            connections=connections(self.worker.pid, ports),
+            connections=self.worker.connections(ports),
             started_s=self.started_s,
             phases=phases(Path(self.job.phases), warm) if self.job.phases else {},
         )

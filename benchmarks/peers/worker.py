@@ -101,6 +101,14 @@ class Worker:
         """The memory it holds, in MiB."""
         return self._status_mb("VmRSS")
 
+    def connections(self, ports: Set[int]) -> int:
+        """Count the established TCP connections of its processes to some ports."""
+        count = 0
+        for pid in self._pids():
+            with contextlib.suppress(*_GONE):
+                count += connections(pid, ports)
+        return count
+
     @property
     def state_mb(self) -> float:
         """What RocksDB's tables and write-ahead logs in its folder take, in MiB."""

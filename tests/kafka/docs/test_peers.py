@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -33,7 +34,8 @@ from benchmarks.peers.worker import Worker
 from tests.kafka.helpers import ROOT
 
 _BUSY = "import time\nbegan = time.process_time()\nwhile time.process_time() < began + 0.3: pass\n"
-_CHILD = f"{_BUSY}print(1, flush=True)\ntime.sleep(60)\n"
+_CONNECT = "import os, socket\nserver = socket.create_connection(('127.0.0.1', int(os.environ['PEER_BROKERS'])))\n"
+_CHILD = f"{_CONNECT}{_BUSY}print(1, flush=True)\ntime.sleep(60)\n"
 _FAMILY = f"""
 import os, pathlib, subprocess, sys
 {_BUSY}
@@ -143,7 +145,9 @@ class Family(Job):
 
 
 def test_a_worker_is_all_of_its_processes(tmp_path: Path) -> None:
-    worker = Worker(Family(OURS, "dedupe", EXACTLY_ONCE, "", "app", "in", "out"), tmp_path / "worker")
+    server = socket.create_server(("127.0.0.1", 0))
+    port = server.getsockname()[1]
+    worker = Worker(Family(OURS, "dedupe", EXACTLY_ONCE, str(port), "app", "in", "out"), tmp_path / "worker")
     worker.start()
     try:
         deadline_s = time.monotonic() + 60
@@ -156,8 +160,10 @@ def test_a_worker_is_all_of_its_processes(tmp_path: Path) -> None:
         status = Path(f"/proc/{parent}/status").read_text().splitlines()
         alone_kib = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
         assert worker.max_rss_mb > alone_kib / 1024
+        assert worker.connections({port}) == 1
     finally:
         worker.kill()
+        server.close()
     while Path(f"/proc/{child}").exists() and _state(child) != "Z":
         assert time.monotonic() < deadline_s
     assert not worker.is_running
