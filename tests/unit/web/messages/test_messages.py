@@ -16,10 +16,10 @@ from actors._core.keys import make_place
 from actors.runtime.quarantine.entries import ENTRY, ParkedMessage
 from actors.runtime.queries.queries import HeldTask
 from actors.web.access.limits import MAX_BODY_BYTES
-from actors.web.events.followers import Follower
+from actors.web.events.followers import EventStream
 from actors.web.messages.sending import Messages, Sending
 from actors.web.problems import Problem
-from actors.web.router import EventStream
+from actors.web.router import _Stream
 from stores._core.record import Position, encode_metadata
 from stores.memory import MemoryStore
 from tests.unit.web.messages.bank import ADMIN, PROBLEM, READ, WRITE, Balance, serving
@@ -201,15 +201,15 @@ def test_a_slash_in_a_key_leads_to_no_other_actor(path: str) -> None:
 
 
 async def test_a_stream_is_left_if_the_client_goes_away_before_its_first_byte() -> None:
-    left: list[Follower] = []
-    feed: Any = SimpleNamespace(leave=left.append)
-    follower = Follower(None, {0: 1}, tag="", clock_s=lambda: 0.0, take=lambda _: None)
+    left: list[EventStream] = []
+    broadcast: Any = SimpleNamespace(leave=left.append)
+    follower = EventStream(None, {0: 1}, tag="", clock_s=lambda: 0.0, take=lambda _: None)
 
     async def hung_up(*_: Any) -> Any:
         raise OSError("the client has hung up")
 
     with pytest.raises(ClientDisconnect):
-        await EventStream(feed, follower)({"type": "http", "asgi": {"spec_version": "2.4"}}, hung_up, hung_up)
+        await _Stream(broadcast, follower)({"type": "http", "asgi": {"spec_version": "2.4"}}, hung_up, hung_up)
     assert left == [follower]
 
 
