@@ -459,6 +459,7 @@ EXCEPTED: dict[str, str] = {
     "_absent": "reads what it wrote",
     "_offsets": "its callers, `_read_planned` and `_read_first`, see to what it raises",
     "Query.bind": "its caller refuses the request",
+    "_encoded": "decodes what the type of the message was decoded of, and refuses the request for what that raises",
     "_from_stdin": "a person's own input",
     "_question": "only of bytes that are ASCII",
     "Coordinator._question": "only of bytes that are ASCII",

@@ -164,7 +164,7 @@ def test_no_password_gets_into_a_page():
     assert result.exit_code == 0, result.output
     line = without_password(result.stdout.strip())
     assert line == (
-        "python -m spark_replay validate --archive s3a://…@bucket/x --changelog 'a b' "
+        "python -m spark_replay validate --changelog 'a b' --archive s3a://…@bucket/x "
         "--kafka-option sasl.jaas.config=… --spark-option spark.hadoop.fs.s3a.secret.key=…"
     )
     page = render_report(make_report(1), made=Made(command=line, source="archive s3a://me:secret@bucket/x"))
