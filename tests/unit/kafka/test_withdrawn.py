@@ -169,10 +169,10 @@ async def test_a_producer_with_a_refused_batch_is_replaced(monkeypatch: pytest.M
     answers: list[Exception | None] = [None, TopicAuthorizationFailedError("locks"), None]
     made: list[Producer] = []
 
-    async def send(*_: Any, **__: Any) -> asyncio.Future[None]:
+    async def send(*_: Any, **__: Any) -> asyncio.Future[Any]:
         done, error = asyncio.get_running_loop().create_future(), answers.pop(0)
         if error is None:
-            done.set_result(None)
+            done.set_result(SimpleNamespace(offset=0))
         else:
             done.set_exception(error)
         return done
@@ -191,7 +191,7 @@ async def test_a_producer_with_a_refused_batch_is_replaced(monkeypatch: pytest.M
     for refusal in (None, "User:bob isn't allowed Write on topic locks", None):
         await asks._open()
         with contextlib.nullcontext() if refusal is None else pytest.raises(BrokerUnavailableError, match=refusal):
-            await asks._send(question)
+            await asks._send(question, "app-replies/0/x")
     assert len(made) == 2
     await asks.close()
 
