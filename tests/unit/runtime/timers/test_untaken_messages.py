@@ -107,7 +107,7 @@ def test_what_the_actor_does_not_decode_is_no_message_of_it(type_: Any, good: An
             return
         for send in (partial(ctx.schedule, after=timedelta(seconds=1)), partial(ctx.tell, "take", "ada")):
             send(good)
-            with pytest.raises(UsageError, match="can't be sent: (can't encode|not a valid)") as refused:
+            with pytest.raises(UsageError, match=r"can't be sent: (can't encode|not a valid)") as refused:
                 send(bad)
             errors.append(refused.value)
         ctx.effect(pack)
