@@ -56,8 +56,6 @@ LEAST_FETCH_BYTES = 64 * 1024
 """How much is fetched ahead of all assigned partitions together, and the least for one."""
 HEARTBEAT_MS = 50
 """How often a heartbeat asks for a rebalance that follows at once: partitions that move stand still until then."""
-METADATA_AGE_MS = 10_000
-"""How soon new partitions of an input are noticed."""
 
 
 class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -102,16 +100,8 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         consumer = Consumer(
             connection,
             "actors",
-            group_id=settings.group,
             group_instance_id=settings.instance_id,
-            auto_offset_reset="none",
-            isolation_level="read_committed",
-            session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
-            rebalance_timeout_ms=settings.rebalance_timeout_ms,
-            max_poll_interval_ms=2**31 - 1,
-            metadata_max_age_ms=METADATA_AGE_MS,
-            max_partition_fetch_bytes=settings.fetch_bytes,
+            **settings.options(),
             max_poll_records=settings.max_poll_records or POLL_RECORDS,
             partition_assignment_strategy=(assignor,),
         )

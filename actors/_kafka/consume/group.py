@@ -19,8 +19,6 @@ from actors._kafka.permissions import READ
 from actors.errors import RestoreError
 from actors.ports import LogRecord, TopicPartition
 
-METADATA_AGE_MS = 10_000
-"""How soon new partitions are noticed."""
 COMMIT_S = 10.0
 
 Assigned = Callable[["GroupReader", list[TopicPartition], int], None]
@@ -55,15 +53,7 @@ class GroupReader(ConsumerRebalanceListener):  # type: ignore[misc]
         consumer = Consumer(
             connection,
             settings.group,
-            group_id=settings.group,
-            auto_offset_reset="none",
-            isolation_level="read_committed",
-            session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
-            rebalance_timeout_ms=settings.rebalance_timeout_ms,
-            max_poll_interval_ms=2**31 - 1,
-            metadata_max_age_ms=METADATA_AGE_MS,
-            max_partition_fetch_bytes=settings.fetch_bytes,
+            **settings.options(),
         )
         reader = cls(consumer, connection, assigned, revoked)
         consumer.subscribe(topics=[topic], listener=reader)

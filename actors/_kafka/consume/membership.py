@@ -22,6 +22,9 @@ from actors._kafka.client import Hook
 from actors._kafka.codes import FENCED_INSTANCE_ID
 from actors.errors import ActorsError, ConfigurationError
 
+METADATA_AGE_MS = 10_000
+"""How soon new partitions of a topic are noticed."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
@@ -34,6 +37,20 @@ class GroupSettings:
     rebalance_timeout_ms: int
     fetch_bytes: int
     max_poll_records: int | None
+
+    def options(self) -> dict[str, Any]:
+        """Return what every consumer of committed records in a group is made with."""
+        return {
+            "group_id": self.group,
+            "auto_offset_reset": "none",
+            "isolation_level": "read_committed",
+            "session_timeout_ms": self.session_timeout_ms,
+            "heartbeat_interval_ms": self.heartbeat_interval_ms,
+            "rebalance_timeout_ms": self.rebalance_timeout_ms,
+            "max_poll_interval_ms": 2**31 - 1,
+            "metadata_max_age_ms": METADATA_AGE_MS,
+            "max_partition_fetch_bytes": self.fetch_bytes,
+        }
 
 
 def check_timeouts(settings: GroupSettings, revoke_s: float) -> None:

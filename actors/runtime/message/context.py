@@ -31,7 +31,16 @@ from actors.runtime.message.outputs import (
     typed_headers,
 )
 from actors.runtime.message.task_state import TaskState
-from actors.runtime.message.tools import Answering, AnswerLater, EffectCall, Message, MessageLog, PendingEffect, When
+from actors.runtime.message.tools import (
+    Answering,
+    AnswerLater,
+    EffectCall,
+    Message,
+    MessageLog,
+    PendingEffect,
+    Scheduling,
+    When,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -320,9 +329,7 @@ class Context:
             UsageError: the actor has no `@timer` and wasn't declared with `timers=True`, the arguments contradict each
                 other, or the actor has no such method, or doesn't take such messages.
         """
-        timers = self._working("schedule").tools.timers
-        if timers is None:
-            raise UsageError("ctx.schedule(): declare the actor with @app.actor(..., timers=True)")
+        timers = self._timers("schedule")
         return timers.schedule(self, message, args, after=after, at=at, every=every, name=name, stream_time=stream_time)
 
     def cancel(self, name: str) -> bool:
@@ -331,10 +338,7 @@ class Context:
         Raises:
             UsageError: the actor wasn't declared with `timers=True`.
         """
-        timers = self._working("cancel").tools.timers
-        if timers is None:
-            raise UsageError("ctx.cancel(): declare the actor with @app.actor(..., timers=True)")
-        return timers.cancel(self, name)
+        return self._timers("cancel").cancel(self, name)
 
     def scheduled(self, name: str) -> datetime | None:
         """Return when this key's timer of that name is due next, in UTC; None if there is none.
@@ -342,10 +346,7 @@ class Context:
         Raises:
             UsageError: the actor wasn't declared with `timers=True`.
         """
-        timers = self._working("scheduled").tools.timers
-        if timers is None:
-            raise UsageError("ctx.scheduled(): declare the actor with @app.actor(..., timers=True)")
-        return timers.due(self, name)
+        return self._timers("scheduled").due(self, name)
 
     @overload
     def effect(
@@ -496,6 +497,12 @@ class Context:
         if answers is None:
             raise UsageError(f"ctx.{call}(): the actor answers nothing: annotate what a handler returns")
         return answers
+
+    def _timers(self, call: str) -> Scheduling:
+        timers = self._working(call).tools.timers
+        if timers is None:
+            raise UsageError(f"ctx.{call}(): declare the actor with @app.actor(..., timers=True)")
+        return timers
 
     def _working(self, call: str) -> TaskState:
         if self._state is None:
