@@ -50,6 +50,11 @@ class WorkerExtension:
         """By consumer group, the topics that it reads itself: a worker of an app without actors runs it then too."""
         return {}
 
+    @property
+    def stopped(self) -> Sequence[Mapping[str, str | int | None]]:
+        """What stands still now: rows beside those of actors in `/health`, without keys, values or addresses."""
+        return ()
+
     def check(self, setup: Setup) -> None:
         """Refuse settings that can't work, before the worker connects to the brokers.
 

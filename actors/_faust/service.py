@@ -110,6 +110,11 @@ class ActorService(Service):  # type: ignore[misc]
         return None if self._source is None else self._source.silence
 
     @property
+    def is_open(self) -> bool:
+        """Return whether all that runs here has started, the worker's place in the group excepted."""
+        return self._opening is not None and self._opening.done()
+
+    @property
     def is_broken(self) -> bool:
         """Return whether the dispatcher ended although the worker isn't stopping."""
         return self._dispatcher is not None and self._dispatcher.done() and not self.should_stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -34,6 +34,11 @@ class Sinks(WorkerExtension):
     def reads(self) -> Mapping[str, str]:
         """By consumer group, the topics of the sinks."""
         return {sink.group: str(sink.topic.get_topic_name()) for sink in self.declared.values()}
+
+    @property
+    def stopped(self) -> Sequence[Mapping[str, str | int | None]]:
+        """The partitions whose last batch failed, with the offset where each waits."""
+        return [row for runner in self.running for row in runner.stopped]
 
     def sink(
         self,

@@ -130,12 +130,12 @@ class PartitionSink:
     """Writes one partition, in a task of its own that runs until it is cancelled.
 
     Attributes:
-        failure: why the last attempt failed; "" if it didn't.
+        failure: why the last attempt failed; None if it didn't.
     """
 
     def __init__(self, source: TopicPartition, sink: Sink, services: SinkServices, *, generation: int) -> None:
         self.source = source
-        self.failure = ""
+        self.failure: Exception | None = None
         self._sink = sink
         self._services = services
         self._policy = sink.policy
@@ -147,6 +147,11 @@ class PartitionSink:
         self._is_stopping = self._is_writing = False
         self._reminders = Reminders(REMIND_S)
         self._title = f"sink {sink.name} of {source}"
+
+    @property
+    def offset(self) -> int | None:
+        """The next offset that is written; None before the target was asked."""
+        return self._next
 
     def stop(self) -> bool:
         """End after the batch that is being written; return whether there is one."""
@@ -167,7 +172,7 @@ class PartitionSink:
                         self._is_writing = False
                     if failures:
                         logger.info("%s goes on at offset %s", self._title, self._next)
-                    failures, self.failure = 0, ""
+                    failures, self.failure = 0, None
             except Exception as error:
                 self._is_writing = False
                 failures += 1
@@ -176,10 +181,11 @@ class PartitionSink:
                 await asyncio.sleep(self._policy.wait_s(failures))
 
     def _note(self, error: Exception) -> None:
-        self.failure = str(error) if isinstance(error, StoppedError) else error_text(error)
+        self.failure = error
+        reason = str(error) if isinstance(error, StoppedError) else error_text(error)
         if self._reminders.is_due(asyncio.get_running_loop().time(), type(error).__name__):
             how = logger.error if isinstance(error, StoppedError) else logger.warning
-            how("%s at offset %s: %s; it is tried again", self._title, self._next, self.failure)
+            how("%s at offset %s: %s; it is tried again", self._title, self._next, reason)
 
     async def _claim(self) -> None:
         """Claim the partition, and read from where the target is, if that is another place."""

@@ -51,6 +51,8 @@ _FIELDS = ("__struct_fields__", "__dataclass_fields__", "asdict")
 Key = tuple[Any, ...]
 Connection = psycopg.AsyncConnection[Any]
 Cursor = psycopg.AsyncCursor[Any]
+Step = tuple[dict[tuple[str, ...], list[Key]], list[Key]]
+"""Rows by their columns, and keys to delete after them."""
 
 
 class Sessions:
@@ -184,15 +186,16 @@ class Postgres(Target):
 
     @override
     async def write(self, batch: Batch, rows: Sequence[Any]) -> None:
-        upserts, deletes = self._sorted(batch, rows)
+        steps = self._steps(batch, rows)
         async with self._sessions.session() as connection:
             try:
                 async with connection.transaction(), connection.cursor() as cursor:
                     await self._advance(cursor, batch)
-                    for columns, values in upserts.items():
-                        await self._write_rows(cursor, columns, values)
-                    if deletes:
-                        await self._delete(cursor, deletes)
+                    for upserts, deletes in steps:
+                        for columns, values in upserts.items():
+                            await self._write_rows(cursor, columns, values)
+                        if deletes:
+                            await self._delete(cursor, deletes)
             except (psycopg.DataError, psycopg.IntegrityError, *_UNWRITABLE) as error:
                 raise Rejected(f"{type(error).__name__}: {error}") from error
             except psycopg.ProgrammingError as error:
@@ -201,22 +204,32 @@ class Postgres(Target):
                     raise Rejected(str(error)) from error
                 raise
 
-    def _sorted(self, batch: Batch, rows: Sequence[Any]) -> tuple[dict[tuple[str, ...], list[Key]], list[Key]]:
-        """Return the rows to write, by their columns, and the keys to delete: of each key the last one."""
+    def _steps(self, batch: Batch, rows: Sequence[Any]) -> list[Step]:
+        """Return what is written one after the other: of each key the last row or delete.
+
+        A step begins with each row behind a delete, because the database alone can tell whether both have one key: a
+        UUID in capitals is equal to one in small letters.
+        """
         latest: dict[Any, Any] = {}
         for record, row in zip(batch.records, rows, strict=True):
             if row is not None and type(row) is not dict and not isinstance(row, Mapping):
                 raise Rejected(f"the row has to be a mapping of columns to values, not {type(row).__name__}")
             if self._key:
                 key = self._key_of(record.key if row is None else row)
-                latest[tuple(map(str, key))] = key if row is None else row
+                text = tuple(map(str, key))
+                latest.pop(text, None)
+                latest[text] = key if row is None else row
             elif row is not None:
                 latest[record.offset] = row
-        written: dict[tuple[str, ...], list[Key]] = defaultdict(list)
+        steps: list[Step] = [(defaultdict(list), [])]
         for row in latest.values():
-            if type(row) is not tuple:
-                written[tuple(row)].append(tuple(row.values()))
-        return written, [row for row in latest.values() if type(row) is tuple]
+            if type(row) is tuple:
+                steps[-1][1].append(row)
+                continue
+            if steps[-1][1]:
+                steps.append((defaultdict(list), []))
+            steps[-1][0][tuple(row)].append(tuple(row.values()))
+        return steps
 
     def _key_of(self, parts: Any) -> Key:
         """Return the key's columns of a row, or of a record's key: its fields, its elements, or itself."""

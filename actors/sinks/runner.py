@@ -47,6 +47,21 @@ class SinkRunner:
         self._rows = Rows(key=key, value=value, row=sink.row, tombstones=sink.tombstones)
         self._group = replace(worker.setup.group_settings, group=sink.group, instance_id=None)
 
+    @property
+    def stopped(self) -> list[dict[str, str | int | None]]:
+        """A row for each partition that doesn't get on."""
+        return [
+            {
+                "sink": self._sink.name,
+                "topic": part.source.topic,
+                "partition": part.source.partition,
+                "offset": part.offset,
+                "error": type(part.failure).__name__,
+            }
+            for part in self._parts
+            if part.failure is not None
+        ]
+
     async def start(self) -> None:
         """Check the topic, and begin.
 

@@ -78,6 +78,8 @@ def what_is_dead(app: App) -> list[str]:
 def what_is_to_start(app: App) -> list[str]:
     """Return what the worker's start waits for, nothing once the group has assigned its partitions."""
     service = app.actor_service
+    if not app.actors and service.is_open:
+        return []
     if service.worker is None:
         return ["the worker is starting"]
     return [] if service.worker.meters.rebalances else ["the group hasn't given out its partitions"]
@@ -88,6 +90,8 @@ def what_is_missing(app: App) -> list[str]:
     service = app.actor_service
     if service.is_broken or service.should_stop:
         return ["the worker is ending"]
+    if not app.actors and service.is_open:
+        return []
     worker = service.worker
     if worker is None:
         return ["the worker is starting"]
@@ -142,9 +146,9 @@ def _what_is_silent(app: App, tasks: Collection[Task]) -> list[str]:
     return found
 
 
-def stopped_partitions(app: App) -> list[dict[str, str | int | None]]:
-    """Return the partitions that stand still until somebody acts, without what their messages hold."""
-    return [
+def stopped_partitions(app: App) -> list[Mapping[str, str | int | None]]:
+    """Return the partitions that stand still, those of extensions too, without what their messages hold."""
+    halted: list[Mapping[str, str | int | None]] = [
         {
             "actor": task.spec.name,
             "topic": task.spec.topic,
@@ -155,6 +159,7 @@ def stopped_partitions(app: App) -> list[dict[str, str | int | None]]:
         for task in app.actor_service.tasks
         if task.halted_by is not None and task.state in _STOPPED
     ]
+    return [*halted, *(row for extension in app.extensions.values() for row in extension.stopped)]
 
 
 def paused_partitions(app: App) -> list[dict[str, str | int]]:

@@ -71,7 +71,7 @@ class WebServer(WorkerExtension):
             mount_events(app, web_app, self.broadcasts)
             if app.actor_options.dashboard:
                 mount_dashboard(app, web_app)
-        if app.actors:
+        if app.has_service:
             mount_operations(app, web_app)
         protect_rest(app, web_app)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import aiohttp
+
 from dev import postgres as postgresql
+from dev.kafka import free_port
 from dev.parts import Part
 from tests.kafka.helpers import WorkerProcess, delete, eventually, make_topics, read_all, send, unique
 
@@ -168,8 +171,15 @@ async def test_a_full_database_is_waited_for_and_nothing_is_skipped(
         "CREATE TRIGGER full_disk BEFORE INSERT ON lines FOR EACH ROW EXECUTE FUNCTION full_disk()",
     )
     await send(brokers, world.topic, numbers(100, 200))
-    worker = world.workers[0].start()
+    port = free_port()
+    worker = world.workers[0].start(web=True, WEB_PORT=str(port))
     await eventually(lambda: "DiskFull" in worker.log(), what=worker.log)
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/health") as reply:
+        health = await reply.json()
+    assert (health["status"], health["startup"], health["ready"]) == ("degraded", True, True)
+    assert {(row["sink"], row["topic"], row["error"]) for row in health["stopped"]} == {
+        ("lines", world.topic, "DiskFull")
+    }
     postgresql.run_sql(world.address, "UPDATE disk SET is_full = false")
     await world.all_written(100)
     assert count_lines(world.address) == 100

@@ -169,6 +169,17 @@ async def test_one_key_in_two_forms_is_refused_until_its_rows_are_alone(address:
     await target.close()
 
 
+async def test_a_row_behind_a_delete_of_its_key_in_another_form_stays(address: str) -> None:
+    postgresql.run_sql(address, "CREATE TABLE sums (id numeric PRIMARY KEY, n int)")
+    target = made(address, table="sums", key="id")
+    await target.claim(SOURCE, "t1")
+    first: Any = {"id": "1", "n": 1}
+    last: Any = {"id": "1.0", "n": 2}
+    await target.write(*batch([("1", first), ("1", None), ("1.0", last), ("2", {"id": "2", "n": 3}), ("2.0", None)]))
+    assert postgresql.run_sql(address, "SELECT id, n FROM sums") == "1.0,2\n"
+    await target.close()
+
+
 async def test_a_topic_that_was_created_again_is_not_read_from_the_old_offset(target: Postgres) -> None:
     await target.claim(SOURCE, "t1")
     await target.write(*batch([row("a", 1, 1)]))

@@ -194,9 +194,9 @@ async def test_a_refused_row_goes_to_the_dead_letters_and_all_others_are_written
 async def test_a_refused_row_stops_the_partition_in_front_of_it_until_the_target_takes_it() -> None:
     target = Noted(bad=[5])
     world = World(target, on_error=FAST)
-    await world.until(lambda: "offset 5 is refused" in world.part.failure)
+    await world.until(lambda: "offset 5 is refused" in str(world.part.failure))
     assert target.rows == [0, 1, 2, 3, 4]
-    assert 'on_error=OnError(then="skip", dead_letters=True)' in world.part.failure
+    assert 'on_error=OnError(then="skip", dead_letters=True)' in str(world.part.failure)
     target.bad = ()
     await world.until(lambda: 9 in target.rows)
     assert target.rows == list(range(10))
@@ -227,7 +227,7 @@ async def test_a_log_that_lost_the_next_offset_is_reported_and_nothing_is_skippe
     target = Noted()
     world = World(target, on_error=FAST)
     world.reader.fails = [RestoreError("orders[0]: the log doesn't have offset 0")]
-    await world.until(lambda: "doesn't have offset 0" in world.part.failure)
+    await world.until(lambda: "doesn't have offset 0" in str(world.part.failure))
     assert target.rows == []
 
 
