@@ -157,7 +157,7 @@ class EffectsPart(Part):
         elif int(asked[here][1]) != call.number:
             yield f"its commit has {asked[here]}"
         for _, _, id in asked[: here or 0]:
-            if not self._is_over(id, partition):
+            if not self._is_over(id, partition, before=call.id):
                 yield f"{id} comes before it and hasn't succeeded"
         if _is_once(call.number) and len(self._begun[call.id]) >= sum(id == call.id for _, _, id in asked):
             yield f"{self._begun[call.id][-1]} was made, and none is repeated"
@@ -181,11 +181,15 @@ class EffectsPart(Part):
     def _has_succeeded(self, id: str) -> bool:
         return any(call.ended == "succeeded" for call in self._begun[id])
 
-    def _is_over(self, id: str, partition: int) -> bool:
-        """Whether a call has succeeded or is cancelled, or what its actor is told of it waits to be handled."""
+    def _is_over(self, id: str, partition: int, *, before: str | None = None) -> bool:
+        """Whether a call has succeeded or is cancelled, or what its actor is told of it waits to be handled.
+
+        With `before`, a call that its input asked for again stands behind that one, and may be open.
+        """
         if not _is_told(self._number_of[id]):
             return self._has_succeeded(id) or id in self._cancelled(partition)
-        return all(json.loads(raw)["id"] != id for raw in self.folded(STORE, partition).values())
+        ids = [json.loads(raw)["id"] for _, raw in sorted(self.folded(STORE, partition).items())]
+        return id not in (ids[: ids.index(before)] if before in ids else ids)
 
     def _cancelled(self, partition: int) -> set[str]:
         return {words[2] for _, words in self.events(TOPIC, partition) if words[0] == "removed"}

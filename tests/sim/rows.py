@@ -83,10 +83,13 @@ class RowsPart(Part):
                 # Rows may expire, and be removed, while what this one counted isn't with the others yet.
                 await asyncio.sleep(0.3)
             shown = [list(lines), len(lines), lines[-2:], dict(cart.items()), len(cart), list(tags), len(tags)]
-            words = [what, number, ctx.offset, now_ms_of(ctx), due_ms, json.dumps(shown, separators=(",", ":"))]
-            ctx.send(TOPIC, key=ctx.key, value=" ".join(map(str, words)))
+            _say(ctx, what, number, due_ms, shown)
 
         return {OPERATION: row}
+
+    def forget(self, ctx: Context) -> None:
+        """Say that a class actor has forgotten the key, and its rows with it."""
+        _say(ctx, "wipe", "0", write_ms_of(ctx), [[], 0, [], {}, 0, [], 0])
 
     # --- the oracle ------------------------------------------------------------------------------------------------
 
@@ -169,6 +172,11 @@ class _Content:
             and {row: text for row, text in cart.items() if text not in may_be} == sure_cart
             and tags == sorted(self.tags)
         )
+
+
+def _say(ctx: Context, what: str, number: str, due_ms: int, shown: list[Any]) -> None:
+    words = [what, number, ctx.offset, now_ms_of(ctx), due_ms, json.dumps(shown, separators=(",", ":"))]
+    ctx.send(TOPIC, key=ctx.key, value=" ".join(map(str, words)))
 
 
 def _change(lines: Any, cart: Any, tags: Any, what: str, number: int, offset: int) -> int:

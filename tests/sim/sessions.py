@@ -19,6 +19,7 @@ from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from tests.sim.asks import AsksPart
 from tests.sim.part import Host, Operation, Part, Stores, now_ms_of, write_ms_of
+from tests.sim.rows import RowsPart
 
 STORE = TOPIC = "sessions"
 TTLS_S = (0.3, 2.0, 8.0)
@@ -68,6 +69,9 @@ class Visitor(Actor[Session]):
     async def leave(self, message: Leave) -> None:
         self.part.say(self.ctx, "left", self.state)
         self.forget()
+        rows = self.part.world.model.part(RowsPart)
+        if rows is not None:
+            rows.forget(self.ctx)
 
     async def on_expire(self) -> None:
         self.part.expire(self.ctx, self.state)
