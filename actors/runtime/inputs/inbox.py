@@ -205,11 +205,11 @@ class MergedInbox(Inbox):
         self._max_idle_s = max_idle_s
         self._has_more = has_more
         self._monotonic = monotonic
-        self._idle_since_s: float | None = None
+        self._idle_since_s: dict[int, float] = {}
 
     def pause(self, is_paused: bool) -> None:
         """Begin or end a pause; no input has been waited for in it."""
-        self._idle_since_s = None
+        self._idle_since_s = {}
         super().pause(is_paused)
 
     def __bool__(self) -> bool:
@@ -221,19 +221,19 @@ class MergedInbox(Inbox):
         """How long nothing of what waits can be taken; infinity if nothing waits."""
         empty = [index for index, queue in enumerate(self.queues) if not queue.batches]
         if len(empty) == len(self.queues):
-            self._idle_since_s = None
+            self._idle_since_s = {}
             return float("inf")
         for index in empty:
             if self._has_more(index):
-                self._idle_since_s = None
+                self._idle_since_s = {}
                 return LOOK_AGAIN_S
         if not empty or self._max_idle_s <= 0.0:
-            self._idle_since_s = None
+            self._idle_since_s = {}
             return 0.0
         now_s = self._monotonic()
-        if self._idle_since_s is None:
-            self._idle_since_s = now_s
-        return max(0.0, self._idle_since_s + self._max_idle_s - now_s)
+        # Each input is waited for by itself: others may have been empty for longer.
+        self._idle_since_s = {index: self._idle_since_s.get(index, now_s) for index in empty}
+        return max(0.0, max(self._idle_since_s.values()) + self._max_idle_s - now_s)
 
     def take(self) -> list[tuple[int, Sequence[InputRecord]]]:
         """Return records up to the end of one input's queue, behind which its timestamps are unknown."""

@@ -92,6 +92,20 @@ def test_by_default_an_input_at_its_end_isnt_waited_for() -> None:
     assert taken(world.inbox) == [(1, 5)]
 
 
+def test_an_input_is_waited_for_from_its_own_end_on_not_from_that_of_another() -> None:
+    world = World(max_idle_s=2.0)
+    world.inbox.put(0, records(5))
+    assert world.inbox.wait_s == 2.0
+    world.now_s = 2.0
+    # Input 0 is at its end before input 1 gets on, and nothing looks at the inbox between the two.
+    assert world.inbox
+    world.inbox.take()
+    world.inbox.put(1, records(9))
+    assert world.inbox.wait_s == 2.0
+    world.now_s = 4.0
+    assert taken(world.inbox) == [(1, 9)]
+
+
 @pytest.mark.parametrize("max_idle_s", [0.0, 2.0])
 def test_an_input_that_isnt_at_its_end_is_waited_for_however_long_it_takes(max_idle_s: float) -> None:
     world = World(max_idle_s=max_idle_s)
