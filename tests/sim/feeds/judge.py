@@ -14,7 +14,7 @@ from actors.ports import Committed, TopicPartition
 from actors.testing.fakes.cluster import EPOCH_MS
 from actors.testing.fakes.log import Transaction, offset_of
 from tests.sim.feeds.machine import FeedWorld
-from tests.sim.feeds.oracle import Promise, Read, Result, first_stage, second_stage, waits_in_vain
+from tests.sim.feeds.oracle import Promise, Read, Result, end_ms, first_stage, second_stage, waits_in_vain
 from tests.sim.feeds.program import (
     FIRST,
     LATE,
@@ -143,8 +143,14 @@ class Judge:
             if read.id < self.last_id and waits_in_vain(shape, read, reads):
                 yield f"in vain: {read} is nowhere, and has no one"
             return
-        # One of which the promise says nothing may come when those that it has don't wait any more.
-        ones = (one for one in reads if not promise.allows(one, one.at_ms + shape.grace_ms))
+        # One of which the promise says nothing may come when those that it has don't wait any more, or after its end.
+        grace_ms = shape.grace_ms
+        ones = (
+            one
+            for one in reads
+            if not promise.allows(one, one.at_ms + grace_ms)
+            and not promise.allows(read, end_ms(shape, one) + grace_ms - 1)
+        )
         if waits_in_vain(shape, read, ones):
             self.counted["waited in vain"] += 1
         elif not promise.allows(read, shape.late_behind_ms(read.topic, read.at_ms)):

@@ -100,12 +100,13 @@ def _ones(shape: Shape, user: str, records: list[Read]) -> list[Result]:
 
 
 def _is_of(shape: Shape, one: Read, many: Read) -> bool:
-    return one.at_ms - 2 * shape.span_ms <= many.at_ms < _end_ms(shape, one)
+    return one.at_ms - 2 * shape.span_ms <= many.at_ms < end_ms(shape, one)
 
 
-def _end_ms(shape: Shape, one: Read) -> int:
-    end_ms = shape.end_ms(Event(one.id, "", one.at_ms))
-    return one.at_ms + 2 * shape.span_ms if end_ms is None else end_ms
+def end_ms(shape: Shape, one: Read) -> int:
+    """Return the end of the one of a join of one with many."""
+    declared_ms = shape.end_ms(Event(one.id, "", one.at_ms))
+    return one.at_ms + 2 * shape.span_ms if declared_ms is None else declared_ms
 
 
 def waits_in_vain(shape: Shape, many: Read, records: Iterable[Read]) -> bool:
