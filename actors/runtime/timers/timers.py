@@ -334,7 +334,8 @@ class Timers:
                 index = self._by_prefix.get(key[:1])
                 if value is not None and index is not None:
                     index.expect(key)
-        if self.stream_ms == _UNSEEN:
+        # Before the first input there is no offset that a write could come from.
+        if self.stream_ms == _UNSEEN or self._state.scope.source_offset < 0:
             return
         # Before a timer goes by it too: a parked message, or the clock, may lead to the first one after a takeover.
         stream_time = self.stream_ms.to_bytes(_WORD) + _WENT_BY * self._went_by_stream_time
