@@ -30,6 +30,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from actors import App, Context, Hopping, Session, Tumbling, aggregates
 from actors._core.partitioner import partition_for
+from actors._core.windows.kinds import Windows
 from actors._kafka.produce.batches import Packer, by_partition, changelog_records, output_records
 from actors.ports import CommitBatch, CommitReceipt, Identity, TopicPartition
 from actors.runtime.committer import Committer
@@ -46,7 +47,7 @@ from stores.rocks_options import RocksResources
 PARTITIONS, BATCH_RECORDS, POLLED_RECORDS = 4, 500, 500
 GRACE, RETENTION = timedelta(seconds=10), timedelta(hours=1)
 JOBS = "exactly_once_raw", "distinct", "hot_counters", "tumbling", "hopping", "session", "stream_join", "table_join"
-WINDOWS = {
+WINDOWS: dict[str, Windows] = {
     "tumbling": Tumbling(minutes=1),
     "hopping": Hopping(timedelta(minutes=1), advance=timedelta(seconds=10)),
     "session": Session(timedelta(seconds=30)),
