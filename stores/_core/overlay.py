@@ -277,8 +277,8 @@ class Overlay:
         kept = self._kept
         if len(kept) >= self._kept_values:
             kept.clear()
-        for key in self._frozen if kept else ():
-            kept.pop(key, None)
+        for key in kept.keys() & self._frozen.keys():
+            del kept[key]
         self._frozen, self._is_frozen = {}, False
 
     def discard(self) -> None:

@@ -60,6 +60,15 @@ def last_of(raw: bytes) -> Held:
         raise caused(ValueError(f"not a list of windows, {error}: {raw[:50]!r}"), error) from error
 
 
+def last_list(get: Callable[[bytes], bytes | None], raw_key: bytes, first: int, last: int) -> tuple[int, bytes | None]:
+    """Return the last segment of some that has a list of a key, and that list; -1 and None where none has."""
+    for segment in range(last, first - 1, -1):
+        raw = get(list_key(segment, raw_key))
+        if raw is not None:
+            return segment, raw
+    return -1, None
+
+
 def with_last(raw: bytes | None, last: Held, *, is_new: bool) -> bytes:
     """Return a list with another last window, or with one more."""
     if not is_new and raw is not None:

@@ -18,6 +18,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from aiokafka.client import ConnectionGroup, CoordinationType
@@ -228,8 +229,7 @@ class TransactionWriter:
             records[partition].append(output_records(sent, now_ms))
         packer = Packer(self.batch_bytes, codec_of(self.compression))
         return {
-            partition: packer.pack(partition.topic, (record for part in parts for record in part))
-            for partition, parts in records.items()
+            partition: packer.pack(partition.topic, chain.from_iterable(parts)) for partition, parts in records.items()
         }
 
     # --- coordinators ----------------------------------------------------------------------------------------------

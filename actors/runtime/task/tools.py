@@ -147,6 +147,8 @@ def _never() -> bool:
 def own_outputs(spec: ActorSpec, resolve: Callable[[Any], OutputTopic]) -> Callable[[Any], OutputTopic]:
     """Return what finds the topic of a send, and refuses those that have other writers."""
     foreign = spec.foreign
+    if not foreign:
+        return resolve
 
     def find(topic: Any) -> OutputTopic:
         target = resolve(topic)

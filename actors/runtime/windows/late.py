@@ -41,13 +41,17 @@ def windowed(handler: Handler, late: Any, stores: Sequence[TimedStore]) -> Handl
 
     names = ", ".join(store.name for store in stores if not store.is_part)
 
-    async def handle_in_time(ctx: Context, value: Any) -> Any:
+    def handle_in_time(ctx: Context, value: Any) -> Awaitable[Any]:
         windows = ctx._working("windows").windows
         windows.arrived(ctx)
         if not windows.is_late(ctx):
-            return await handler(ctx, value)
+            return handler(ctx, value)
         windows.count_late(ctx, is_warned=late == "warn")
         divert(ctx, value, late, names)
-        return None
+        return _handled()
 
     return handle_in_time
+
+
+async def _handled() -> None:
+    """Return what can be awaited in the place of a handler that isn't called."""

@@ -26,6 +26,7 @@ from actors._core.windows.rows import (
     into_session,
     into_sliding,
     key_of,
+    last_list,
     last_of,
     list_key,
     next_end_ms,
@@ -270,10 +271,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         # Stream time bounds the span, once it is known.
         first_ms = self.first_ms(overlay.items) if state.windows.stream_ms < 0 else 0
         found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows, first_ms=first_ms)
-        return map(self._with_result, reversed(found) if reverse else found)
-
-    def _with_result(self, found: tuple[Window, bytes]) -> tuple[Window, Any]:
-        return found[0], self.result(found[1])
+        return ((window, self.result(raw)) for window, raw in (reversed(found) if reverse else found))
 
     def windows_between(
         self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime, *, first_ms: int = 0
@@ -501,10 +499,9 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         self, kind: Session, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, change: Change
     ) -> Changed[Any]:
         time = state.windows
-        from_ms = max(at_ms - kind.gap_ms, time.visible_ms(self) + 1)
-        # Hot: most keys have one list that matters, and most records are of its last session, or of one behind it.
-        is_one_list = from_ms // self.segment_ms == (time.latest_ms + 1) // self.segment_ms
-        if is_one_list and self.changes is None and not time.is_closing:
+        from_ms = max(0, at_ms - kind.gap_ms, time.visible_ms(self) + 1)
+        # Hot: most records are of their key's last session, or of one behind it.
+        if self.changes is None and not time.is_closing:
             changed = self._into_last(overlay, state, raw_key, from_ms, at_ms, change)
             if changed is not None:
                 return changed
@@ -525,22 +522,25 @@ class WindowStore(AcrossKeys, Generic[K, V]):
     def _into_last(
         self, overlay: Overlay, state: TaskState, raw_key: bytes, from_ms: int, at_ms: int, change: Change
     ) -> Changed[Any] | None:
-        """Put a record into the last session of a list, or into one behind it; return None if it may concern others.
+        """Put a record into its key's last session, or into one behind it; return None if it may concern others.
 
         The others aren't decoded. Sessions that end before `from_ms` are past their retention, or too far away.
         """
-        time, row = state.windows, list_key(from_ms // self.segment_ms, raw_key)
-        raw = overlay.get(row)
+        time, segment_ms, own_segment = state.windows, self.segment_ms, at_ms // self.segment_ms
+        segment, raw = last_list(overlay.get, raw_key, from_ms // segment_ms, (time.latest_ms + 1) // segment_ms)
         last = None if raw is None else last_of(raw)
         former = None if last is None or last.end_ms < from_ms else last
-        if former is not None and (at_ms < former.start_ms or former.is_closed or former.is_merged):
+        start_ms, end_ms = (at_ms, at_ms) if former is None else (former.start_ms, max(former.end_ms, at_ms))
+        if former is None:
+            if segment != own_segment:
+                segment, raw, last = own_segment, None, None
+        elif at_ms < start_ms or former.is_closed or former.is_merged or end_ms // segment_ms != segment:
+            # Others may be concerned, or it moves to another list.
             return None
-        start_ms, end_ms = (at_ms, at_ms) if former is None else (former.start_ms, former.end_ms)
-        if not time.is_open(self, new_tuple(Window, (start_ms, end_ms))):
+        if not time.is_open(self, new_tuple(Window, (start_ms, at_ms if former is None else former.end_ms))):
             return [] if former is None else None
-        end_ms = max(end_ms, at_ms)
         value = change(None if former is None else former.value)
-        session = Held(start_ms, end_ms, self.encode_value(value), end_ms)
+        session, row = Held(start_ms, end_ms, self.encode_value(value), end_ms), list_key(segment, raw_key)
         self.rows._write(overlay, state, row, with_last(raw, session, is_new=former is None), None)
         if former is None and self.on_close_function is not None:
             self._expect(overlay, state, row, [] if last is None else [last], [session])

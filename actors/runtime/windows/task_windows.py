@@ -317,7 +317,8 @@ class TaskWindows:
 
     def advance(self, to_ms: int) -> None:
         """Move stream time on without a record."""
-        self.stream_ms = max(self.stream_ms, to_ms)
+        if to_ms > self.stream_ms:
+            self.stream_ms = to_ms
         self.latest_ms = max(self.latest_ms, self.stream_ms)
 
     @property
