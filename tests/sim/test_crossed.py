@@ -31,6 +31,8 @@ NOT_WITH = {
     "expired": NOT_WITH_EXPIRED | {"replaced"},
     # An operator has inputs handled again or never, and the oracle of tables knows each input once.
     "foreign": {"operator"},
+    # Their books are in the changelogs, which are deleted then.
+    "replaced": {"asks", "queries"},
     "swapped": NOT_WITH_SWAPPED,
     "unparking": NOT_WITH_UNPARKING,
     "park": NOT_WITH_PARK,
