@@ -105,12 +105,13 @@ class Driver:
 class Workers:
     """Three workers of an app that is driven, and what happens to them."""
 
-    def __init__(self, test: str, brokers: str, folder: Path, seed: int) -> None:
+    def __init__(self, test: str, brokers: str, folder: Path, **environment: str) -> None:
         self.app, module = APPS[test]
         self.brokers = brokers
         self.kills = 0
-        self._chance = random.Random(seed)
-        self._workers = [WorkerProcess(module, brokers, folder / f"worker-{number}") for number in range(WORKERS)]
+        self._chance = random.Random(1)
+        folders = (folder / f"worker-{number}" for number in range(WORKERS))
+        self._workers = [WorkerProcess(module, brokers, folder, **environment) for folder in folders]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

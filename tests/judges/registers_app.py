@@ -39,7 +39,8 @@ class Swap(msgspec.Struct, tag="swap"):
 
 
 def make(name: str, brokers: str) -> SimpleNamespace:
-    """Make the app."""
+    """Make the app; with `INSTANCE_ID` its worker is a static member, of which a restart waits for no session."""
+    options = {"consumer_group_instance_id": os.environ["INSTANCE_ID"]} if "INSTANCE_ID" in os.environ else {}
     app = App(
         name,
         broker=brokers,
@@ -47,6 +48,7 @@ def make(name: str, brokers: str) -> SimpleNamespace:
         broker_session_timeout=6.0,
         broker_heartbeat_interval=0.5,
         broker_commit_interval=0.05,
+        **options,
     )
     registers = app.store("registers", key_type=str, value_type=str)
 

@@ -42,7 +42,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 async def test_the_driver_of_exactly_once_finds_nothing(cluster: str, tmp_path: Path) -> None:
     """And it finds a record that one of the outputs has twice."""
     await make_topics(cluster, *TOPICS[EOS], partitions=PARTITIONS)
-    driver, workers = Driver(EOS, cluster, tmp_path), Workers(EOS, cluster, tmp_path, seed=1)
+    driver, workers = Driver(EOS, cluster, tmp_path), Workers(EOS, cluster, tmp_path)
     try:
         driver.start("run")
         async with workers.running():
@@ -73,14 +73,19 @@ async def test_the_driver_of_exactly_once_finds_nothing(cluster: str, tmp_path: 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
-async def test_the_smoke_test_passes(cluster: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("plant", ["", "twice"])
+async def test_the_smoke_test(cluster: str, tmp_path: Path, plant: str) -> None:
     """Windows, joins and groups; two days' windows would be two results, of which the driver expects one."""
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0) + timedelta(days=1)
-    if (left := midnight - datetime.now(UTC)) < timedelta(minutes=3):
+    if (left := midnight - datetime.now(UTC)) < timedelta(minutes=5):
         await asyncio.sleep(left.total_seconds() + 1)
     await make_topics(cluster, *TOPICS[SMOKE], partitions=PARTITIONS, config=ANY_TIME)
-    driver, workers = Driver(SMOKE, cluster, tmp_path), Workers(SMOKE, cluster, tmp_path, seed=1)
-    printed = await killed_while_it_runs(driver, workers, "run", " 100 records produced")
+    driver, workers = Driver(SMOKE, cluster, tmp_path), Workers(SMOKE, cluster, tmp_path, PLANT=plant)
+    printed = await judged(driver, workers, "run", " 100 records produced", kills=0 if plant else KILLS)
+    if plant:
+        assert "\nFAILURE" in printed
+        assert "non-unique result" in printed
+        return
     assert "\nSUCCESS" in printed, printed[-3000:] + workers.log()
     # It compares the echoes as sets, and prints this without counting it.
     assert "PROCESSED-MORE-THAN-GENERATED" not in printed
@@ -91,20 +96,20 @@ async def test_the_smoke_test_passes(cluster: str, tmp_path: Path) -> None:
 async def test_the_relational_smoke_test_passes(cluster: str, tmp_path: Path) -> None:
     """A join of tables by a foreign key, another by the key, and an aggregate of a table."""
     await make_topics(cluster, *TOPICS[RELATIONAL], partitions=PARTITIONS, config=ANY_TIME)
-    driver, workers = Driver(RELATIONAL, cluster, tmp_path), Workers(RELATIONAL, cluster, tmp_path, seed=1)
-    printed = await killed_while_it_runs(driver, workers, "driver", "sent in-comment")
+    driver, workers = Driver(RELATIONAL, cluster, tmp_path), Workers(RELATIONAL, cluster, tmp_path)
+    printed = await judged(driver, workers, "driver", "sent in-comment", kills=KILLS)
     assert "Smoke test complete: passed" in printed, printed[-3000:] + workers.log()
 
 
-async def killed_while_it_runs(driver: Driver, workers: Workers, command: str, begun: str) -> str:
+async def judged(driver: Driver, workers: Workers, command: str, begun: str, *, kills: int) -> str:
     """Kill workers from when the driver has printed that it has begun; return what it printed in the end."""
     try:
         async with workers.running():
             driver.start(command)
             await eventually(lambda: begun in driver.printed(), what=driver.printed)
-            for number in range(KILLS):
+            for number in range(kills):
                 await asyncio.sleep(6.0)
-                await (workers.kill_all() if number == KILLS // 2 else workers.kill_one())
+                await (workers.kill_all() if number == kills // 2 else workers.kill_one())
             printed = await driver.ended()
             await workers.stop()
     finally:
