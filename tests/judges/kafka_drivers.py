@@ -208,7 +208,7 @@ def overlooked(records: Mapping[str, Iterable[Any]], count: int) -> list[str]:
     """Return what is wrong with the topics of `EosTestDriver` and isn't found by it.
 
     Its check of the input's offsets looks into a map that nothing is ever put into. Of echo and repartition it compares
-    only as many records as there are, and so takes a part of them for all. A partition that an output lacks it doesn't
+    only as many records as there are, and so takes a part of them for all. A whole partition of an aggregate it doesn't
     miss, and it reads inputs up to the committed offsets only, however few these are.
     """
     wrong = []
