@@ -64,9 +64,8 @@ class Driver:
     def __init__(self, test: str, brokers: str, folder: Path) -> None:
         properties = folder / "driver.properties"
         properties.write_text(f"bootstrap.servers={brokers}\nprocessing.guarantee=exactly_once_v2\n")
-        self._arguments = (
-            (lambda command: [command, brokers]) if test == RELATIONAL else (lambda command: [str(properties), command])
-        )
+        # One of them reads no file, and takes what to do before the brokers.
+        self._is_relational, self._where = test == RELATIONAL, brokers if test == RELATIONAL else str(properties)
         self._log = folder / "driver.log"
         classes = f"{jars_of(NEEDS, f'kafka-streams-test-{VERSION}')}/*"
         package, logger = "org.apache.kafka.streams.tests", "-Dorg.slf4j.simpleLogger"
@@ -76,16 +75,13 @@ class Driver:
 
     def start(self, command: str) -> None:
         """Begin to do what `command` says; what was printed before is gone."""
+        arguments = (command, self._where) if self._is_relational else (self._where, command)
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen([*self._command, *self._arguments(command)], stdout=log, stderr=log)
+            self._process = subprocess.Popen([*self._command, *arguments], stdout=log, stderr=log)
 
     def printed(self) -> str:
         """Return what it printed so far."""
         return self._log.read_text(errors="replace")
-
-    def is_running(self) -> bool:
-        """Tell whether it runs."""
-        return self._process is not None and self._process.poll() is None
 
     async def ended(self, *, stop: bool = False) -> str:
         """Wait for its end, which `stop` brings about, and return what it printed."""
