@@ -42,6 +42,8 @@ LONGEST = (
     "tests/kafka/runtime/test_graceful.py",
     "tests/kafka/docs/test_dev_kafka.py",
     "tests/unit/app/test_hostile_bytes.py",
+    "tests/judges/test_kafka_drivers.py",
+    "tests/judges/test_registers.py",
     "tests/locks/test_chaos.py",
     "tests/hostile/test_hostile.py",
     "tests/kafka/takeover/test_disasters.py",

@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.judges.porcupine import Verdict
 from tests.locks.checker import WRONG, Evidence, check
 from tests.locks.history import Call, Ended, Held, Journal, Operation, Outcome, Return, pair, read_events
-from tests.locks.nodes import Verdict, check_nodes
+from tests.locks.nodes import check_nodes
 from tests.locks.plan import Kind
 from tests.locks.resource import Accepted, Resource
 
