@@ -58,7 +58,6 @@ RUN_ELSEWHERE = {
     "docs/reference/windows.md#Windows": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Topics between actors": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Changes once per interval": "tests/unit/docs/test_windows_page.py",
-    "docs/reference/windows.md#Changes once per interval of the clock": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Windows over keys": "tests/unit/docs/test_windows_page.py",
     "docs/reference/windows.md#Aggregates": "tests/unit/docs/test_windows_page.py",
     "docs/reference/joins.md#Streams with streams": "tests/unit/docs/test_joins_page.py",

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 from actors import App, Context, Session, Tumbling, aggregates
 from actors.testing import ActorTestDriver
-from actors.testing.fakes.cluster import EPOCH_MS
 from tests.documents import block
 
 NOON_MS = 1_700_049_600_000
@@ -84,42 +83,6 @@ def test_the_hottest_auction_is_that_of_all_keys() -> None:
             "per-auction": 0,
             "hottest": 0,
         }
-
-
-def test_changes_are_sent_at_most_once_per_interval_each_with_its_latest_total() -> None:
-    names = block("docs/reference/windows.md", "Changes once per interval of the clock").run({})
-    sales, totals, sale, total = names["sales"], names["totals"], names["Sale"], names["Total"]
-    with ActorTestDriver(names["app"], partitions=1) as driver:
-        # Messages of the wall clock's time, which timers go by.
-        noon_ms = EPOCH_MS // 60_000 * 60_000
-
-        def sell(cents: int, at_s: int, shop: str = "berlin") -> None:
-            driver.send(sales, key=shop, value=sale(cents), timestamp_ms=noon_ms + at_s * 1000)
-
-        def sent() -> list[tuple[str, object]]:
-            return [(one.key, one.value) for one in driver.outputs(totals)]
-
-        sell(100, 5)
-        sell(20, 61)
-        sell(3, 50)
-        driver.advance(9)
-        sell(1, 51)
-        sell(7, 59, "paris")
-        assert sent() == []
-        driver.crash(keep_disk=False)
-        driver.advance(1.5)
-        assert sent() == [("berlin", total(noon_ms, 104)), ("berlin", total(noon_ms + 60_000, 20))]
-        driver.crash()
-        driver.advance(10)
-        assert sent() == [("paris", total(noon_ms, 7))]
-        sell(5, 62)
-        driver.advance(60)
-        assert sent() == [("berlin", total(noon_ms + 60_000, 25))]
-        # Far ahead of the timer's clock: what waits is sent all the same.
-        sell(1, 63)
-        sell(1, 40_000, "oslo")
-        driver.advance(10)
-        assert sent() == [("berlin", total(noon_ms + 60_000, 26)), ("oslo", total(noon_ms + 39_960_000, 1))]
 
 
 def test_the_clock_of_the_driver_counts_for_idle_inputs() -> None:
