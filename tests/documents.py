@@ -48,7 +48,6 @@ RUN_ELSEWHERE = {
     "docs/how-to/notebooks.md#An audit as a notebook/3": "tests/spark/test_notebook.py",
     "docs/how-to/notebooks.md#An audit as a notebook/4": "tests/spark/test_notebook.py",
     "docs/reference/inputs.md#Several inputs": "tests/unit/docs/test_examples.py",
-    "docs/reference/inputs.md#Several inputs/2": "tests/unit/docs/test_examples.py",
     "docs/reference/queries.md#From Python": "tests/kafka/web/test_queries.py",
     "docs/how-to/schemas.md#State: schemas and `state_version` together": "tests/unit/docs/test_schemas_page.py",
     "docs/reference/tables.md#Tables": "tests/unit/docs/test_tables_page.py",
