@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from actors import App, Context, Session, Tumbling, aggregates
+from actors import App, Context, Every, Session, Tumbling, Window, aggregates
 from actors.testing import ActorTestDriver
 from tests.documents import block
 
 NOON_MS = 1_700_049_600_000
+GRACE = timedelta(seconds=30)
+WORDS = {"Context": Context, "Tumbling": Tumbling, "Window": Window, "aggregates": aggregates}
 
 
 def test_the_first_example_sends_each_minute_once() -> None:
@@ -28,15 +30,24 @@ def test_the_first_example_sends_each_minute_once() -> None:
 
 
 def test_a_second_stage_has_all_of_the_first_in_any_order_of_a_backlog() -> None:
-    names = block("docs/reference/windows.md", "Topics between actors").run({})
+    app = App("market", broker="kafka://127.0.0.1:1")
+    sales = app.topic("sales", key_type=str, value_type=str)
+    minutes = app.window_store("minutes", Tumbling(minutes=1), grace=GRACE, aggregate=aggregates.count())
+
+    @app.actor(sales, by=lambda shop: shop, stores=[minutes])
+    async def count_sale(ctx: Context, shop: str) -> None:
+        minutes.add(ctx.key, shop)
+
+    given = {"app": app, "minutes": minutes, "count_sale": count_sale, **WORDS}
+    names = block("docs/reference/windows.md", "Topics between actors").run(given)
     times = range(NOON_MS, NOON_MS + 300_000, 100)
     backlog = [(f"customer-{number}", f"shop-{number % 7}", at_ms) for number, at_ms in enumerate(times)]
     for order in (1, 2):
-        with ActorTestDriver(names["app"]) as driver:
-            driver.backlog({names["sales"]: backlog}, order=order)
+        with ActorTestDriver(app) as driver:
+            driver.backlog({sales: backlog}, order=order)
             driver.close_windows()
-            minutes = {sent.timestamp_ms - NOON_MS: sent.value for sent in driver.outputs(names["busiest"])}
-            assert minutes == {end * 60_000 - 1: 86 for end in range(1, 6)}
+            largest = {sent.timestamp_ms - NOON_MS: sent.value for sent in driver.outputs(names["busiest"])}
+            assert largest == {end * 60_000 - 1: 86 for end in range(1, 6)}
             assert driver.late(names["compare"]) == {"largest": 0}
 
 
@@ -57,14 +68,21 @@ def test_an_aggregate_of_ones_own_merges() -> None:
 
 
 def test_changes_are_handed_out_once_per_interval_of_stream_time() -> None:
-    names = block("docs/reference/windows.md", "Changes once per interval").run({})
-    sales, totals = names["sales"], names["totals"]
-    with ActorTestDriver(names["app"], partitions=1) as driver:
+    app = App("live-shops", broker="kafka://127.0.0.1:1")
+    sales, totals = (app.topic(name, key_type=str, value_type=int) for name in ("sales", "totals"))
+    given = {"app": app, "totals": totals, "Every": Every, **WORDS}
+    minutes = block("docs/reference/windows.md", "Changes once per interval").run(given)["minutes"]
+
+    @app.actor(sales, stores=[minutes])
+    async def count_sale(ctx: Context, cents: int) -> None:
+        minutes.add(ctx.key, cents)
+
+    with ActorTestDriver(app, partitions=1) as driver:
         for cents, at_s in ((100, 5), (20, 9), (3, 12), (1, 50)):
             driver.send(sales, key="berlin", value=cents, timestamp_ms=NOON_MS + at_s * 1000)
         assert [sent.value for sent in driver.outputs(totals)] == [120, 123]
         driver.crash(keep_disk=False)
-        driver.advance_stream_time(names["count_sale"], NOON_MS + 300_000)
+        driver.advance_stream_time(count_sale, NOON_MS + 300_000)
         assert [sent.value for sent in driver.outputs(totals)] == [124]
 
 
