@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from actors import App, Context, Session, Tumbling, aggregates
+from actors import App, Context, Every, Session, Tumbling, Window, aggregates
 from actors.testing import ActorTestDriver
-from actors.testing.fakes.cluster import EPOCH_MS
 from tests.documents import block
 
 NOON_MS = 1_700_049_600_000
+GRACE = timedelta(seconds=30)
+WORDS = {"Context": Context, "Tumbling": Tumbling, "Window": Window, "aggregates": aggregates}
 
 
 def test_the_first_example_sends_each_minute_once() -> None:
@@ -29,15 +30,24 @@ def test_the_first_example_sends_each_minute_once() -> None:
 
 
 def test_a_second_stage_has_all_of_the_first_in_any_order_of_a_backlog() -> None:
-    names = block("docs/reference/windows.md", "Topics between actors").run({})
+    app = App("market", broker="kafka://127.0.0.1:1")
+    sales = app.topic("sales", key_type=str, value_type=str)
+    minutes = app.window_store("minutes", Tumbling(minutes=1), grace=GRACE, aggregate=aggregates.count())
+
+    @app.actor(sales, by=lambda shop: shop, stores=[minutes])
+    async def count_sale(ctx: Context, shop: str) -> None:
+        minutes.add(ctx.key, shop)
+
+    given = {"app": app, "minutes": minutes, "count_sale": count_sale, **WORDS}
+    names = block("docs/reference/windows.md", "Topics between actors").run(given)
     times = range(NOON_MS, NOON_MS + 300_000, 100)
     backlog = [(f"customer-{number}", f"shop-{number % 7}", at_ms) for number, at_ms in enumerate(times)]
     for order in (1, 2):
-        with ActorTestDriver(names["app"]) as driver:
-            driver.backlog({names["sales"]: backlog}, order=order)
+        with ActorTestDriver(app) as driver:
+            driver.backlog({sales: backlog}, order=order)
             driver.close_windows()
-            minutes = {sent.timestamp_ms - NOON_MS: sent.value for sent in driver.outputs(names["busiest"])}
-            assert minutes == {end * 60_000 - 1: 86 for end in range(1, 6)}
+            largest = {sent.timestamp_ms - NOON_MS: sent.value for sent in driver.outputs(names["busiest"])}
+            assert largest == {end * 60_000 - 1: 86 for end in range(1, 6)}
             assert driver.late(names["compare"]) == {"largest": 0}
 
 
@@ -58,14 +68,21 @@ def test_an_aggregate_of_ones_own_merges() -> None:
 
 
 def test_changes_are_handed_out_once_per_interval_of_stream_time() -> None:
-    names = block("docs/reference/windows.md", "Changes once per interval").run({})
-    sales, totals = names["sales"], names["totals"]
-    with ActorTestDriver(names["app"], partitions=1) as driver:
+    app = App("live-shops", broker="kafka://127.0.0.1:1")
+    sales, totals = (app.topic(name, key_type=str, value_type=int) for name in ("sales", "totals"))
+    given = {"app": app, "totals": totals, "Every": Every, **WORDS}
+    minutes = block("docs/reference/windows.md", "Changes once per interval").run(given)["minutes"]
+
+    @app.actor(sales, stores=[minutes])
+    async def count_sale(ctx: Context, cents: int) -> None:
+        minutes.add(ctx.key, cents)
+
+    with ActorTestDriver(app, partitions=1) as driver:
         for cents, at_s in ((100, 5), (20, 9), (3, 12), (1, 50)):
             driver.send(sales, key="berlin", value=cents, timestamp_ms=NOON_MS + at_s * 1000)
         assert [sent.value for sent in driver.outputs(totals)] == [120, 123]
         driver.crash(keep_disk=False)
-        driver.advance_stream_time(names["count_sale"], NOON_MS + 300_000)
+        driver.advance_stream_time(count_sale, NOON_MS + 300_000)
         assert [sent.value for sent in driver.outputs(totals)] == [124]
 
 
@@ -84,42 +101,6 @@ def test_the_hottest_auction_is_that_of_all_keys() -> None:
             "per-auction": 0,
             "hottest": 0,
         }
-
-
-def test_changes_are_sent_at_most_once_per_interval_each_with_its_latest_total() -> None:
-    names = block("docs/reference/windows.md", "Changes once per interval of the clock").run({})
-    sales, totals, sale, total = names["sales"], names["totals"], names["Sale"], names["Total"]
-    with ActorTestDriver(names["app"], partitions=1) as driver:
-        # Messages of the wall clock's time, which timers go by.
-        noon_ms = EPOCH_MS // 60_000 * 60_000
-
-        def sell(cents: int, at_s: int, shop: str = "berlin") -> None:
-            driver.send(sales, key=shop, value=sale(cents), timestamp_ms=noon_ms + at_s * 1000)
-
-        def sent() -> list[tuple[str, object]]:
-            return [(one.key, one.value) for one in driver.outputs(totals)]
-
-        sell(100, 5)
-        sell(20, 61)
-        sell(3, 50)
-        driver.advance(9)
-        sell(1, 51)
-        sell(7, 59, "paris")
-        assert sent() == []
-        driver.crash(keep_disk=False)
-        driver.advance(1.5)
-        assert sent() == [("berlin", total(noon_ms, 104)), ("berlin", total(noon_ms + 60_000, 20))]
-        driver.crash()
-        driver.advance(10)
-        assert sent() == [("paris", total(noon_ms, 7))]
-        sell(5, 62)
-        driver.advance(60)
-        assert sent() == [("berlin", total(noon_ms + 60_000, 25))]
-        # Far ahead of the timer's clock: what waits is sent all the same.
-        sell(1, 63)
-        sell(1, 40_000, "oslo")
-        driver.advance(10)
-        assert sent() == [("berlin", total(noon_ms + 60_000, 26)), ("oslo", total(noon_ms + 39_960_000, 1))]
 
 
 def test_the_clock_of_the_driver_counts_for_idle_inputs() -> None:
