@@ -22,10 +22,18 @@ from actors._core.windows.kinds import (
 from actors._core.windows.rows import LIST, VALUE, close_parts, decode_list, key_of, time_of
 from actors.declare.arguments import check_arguments
 from actors.declare.declared import check_idle
+from actors.declare.host import changelog_topic
 from actors.declare.streams.repartition import By, checked_repartition, key_function
-from actors.declare.values.codecs import Codec, resolve
-from actors.declare.values.shapes import ValueType
-from actors.declare.values.stored import check_aggregate, own_store, state_type, store_keys, use_keys
+from actors.declare.values.codecs import Codec, Format, declared_type, resolve
+from actors.declare.values.stored import (
+    binder,
+    check_aggregate,
+    own_store,
+    state_type,
+    store_keys,
+    stored_values,
+    use_keys,
+)
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable
 from actors.runtime.message.store import Store
@@ -69,6 +77,7 @@ class WindowStores:
         value_type: Any = None,
         key_serializer: str | None = None,
         value_serializer: str | None = None,
+        format: Format | None = None,
         aggregate: Aggregate[Any] | None = None,
         emit: Every | None = None,
         close_when_idle: timedelta | None = None,
@@ -86,6 +95,7 @@ class WindowStores:
             value_type: what `set` and `update` write; of values of an `aggregate`, give it to that.
             key_serializer: as of `store`.
             value_serializer: likewise.
+            format: likewise; not of an `aggregate`.
             aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
             emit: `Every(seconds=…)`: how often windows that change are handed to `on_emit`, by stream time.
             close_when_idle: how far behind the clock windows close while the inputs are at their ends.
@@ -94,17 +104,16 @@ class WindowStores:
         Raises:
             ConfigurationError: the name can't be used, or the arguments contradict each other.
         """
+        owner = f"window store {name}"
         if aggregate is not None:
-            check_aggregate(f"window store {name}", aggregate, value_type=value_type, value_serializer=value_serializer)
-        check_idle(f"window store {name}", close_when_idle)
+            check_aggregate(owner, aggregate, format=format, value_type=value_type, value_serializer=value_serializer)
+        check_idle(owner, close_when_idle)
         rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
-        self.key_types[name] = key_type
         rows.layout = "windows"
-        value = resolve(value_type, value_serializer)
-        if aggregate is not None:
-            self.value_types[name] = state_type(aggregate)
-        elif value.is_json:
-            self.value_types[name] = ValueType(value_type, 1)
+        bind = binder(self, changelog_topic(self, name), format)
+        values = stored_values(owner, declared_type(owner, value_type, format), value_serializer, bind=bind)
+        self.key_types[name], self.value_codecs[name] = key_type, values.codec
+        self.value_types[name] = values.type if aggregate is None else state_type(aggregate)
         made = window_store(
             rows,
             windows,
@@ -112,7 +121,7 @@ class WindowStores:
             retention=retention,
             close_when_idle=close_when_idle,
             keys=store_keys(self, key_type, key_serializer),
-            value=value,
+            value=values.codec,
             aggregate=aggregate,
         )
         if aggregate is count_distinct():

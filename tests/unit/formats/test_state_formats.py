@@ -1,0 +1,193 @@
+"""Window stores and states of class actors with formats."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors import Actor, App, Context, Session, Sliding, Tumbling, aggregates, query, receive
+from actors.errors import ConfigurationError
+from actors.formats import Avro, JsonSchema, Protobuf
+from actors.formats.schemas.declared import declared_schemas, exported
+from actors.testing import ActorTestDriver, FakeRegistry
+from tests.unit.formats.served import messages
+from tests.unit.formats.test_avro import Order, Total, shop
+
+NOON_MS = 1_700_049_600_000
+MINUTE = timedelta(minutes=1)
+BALANCE = messages("balance.proto", "Balance cents:int64 notes:*string")["Balance"]
+
+
+class Deposit(msgspec.Struct):
+    cents: int
+
+
+class Balance(msgspec.Struct):
+    cents: int = 0
+
+
+def minutes(app: App, format_: Any, windows: Any) -> tuple[Any, Any, Any]:
+    orders = app.topic("orders", key_type=str, format=Avro(Order))
+    closed = app.topic("closed", key_type=str, format=Avro(Total))
+    store = app.window_store("minutes", windows, format=format_)
+
+    @app.actor(orders, stores=[store])
+    async def count(ctx: Context, order: Order) -> None:
+        store.update(ctx.key, lambda total: Total(total.count + order.count), initial=Total(0))
+
+    @store.on_close
+    async def close(ctx: Context, window: Any, total: Total) -> None:
+        ctx.send(closed, key=ctx.key, value=total)
+
+    return orders, closed, store
+
+
+@pytest.mark.parametrize("format_", [Avro(Total), JsonSchema(Total)], ids=repr)
+@pytest.mark.parametrize("windows", [Tumbling(MINUTE), Sliding(MINUTE)], ids=repr)
+def test_windows_have_the_formats_bytes_and_another_process_reads_them(format_: Any, windows: Any) -> None:
+    registry = FakeRegistry()
+    app = shop(registry)
+    orders, closed, store = minutes(app, format_, windows)
+    with ActorTestDriver(app) as driver:
+        driver.send(orders, key="ada", value=Order("hat", 2), timestamp_ms=NOON_MS)
+        again = shop(registry)
+        orders, closed, store = minutes(again, format_, windows)
+        driver.crash(keep_disk=False)
+        driver.restart(again)
+        assert list(driver.windows(store, "ada").values()) == [Total(2)]
+        driver.send(orders, key="ada", value=Order("coat", 3), timestamp_ms=NOON_MS)
+        assert list(driver.windows(store, "ada").values()) == [Total(5)]
+        driver.send(orders, key="ada", value=Order("scarf", 1), timestamp_ms=NOON_MS + 600_000)
+        assert [sent.value for sent in driver.outputs(closed)] == [Total(5)]
+    assert "shop--minutes-changelog-value" in registry._subjects
+
+
+def test_a_close_waits_for_the_registry() -> None:
+    registry = FakeRegistry()
+    app = shop(registry)
+    orders, closed, _ = minutes(app, Avro(Total), Tumbling(MINUTE))
+    with ActorTestDriver(app, partitions=1) as driver:
+        for key, count in (("ada", 2), ("bob", 7)):
+            driver.send(orders, key=key, value=Order("hat", count), timestamp_ms=NOON_MS)
+        registry.is_down = True
+        driver.post(orders, key="ada", value=Order("hat", 1), timestamp_ms=NOON_MS + 600_000)
+        driver.advance(5, settle=False)
+        assert driver.outputs(closed) == []
+        registry.is_down = False
+        driver.advance(20)
+        assert {sent.key: sent.value for sent in driver.outputs(closed)} == {"ada": Total(2), "bob": Total(7)}
+
+
+def account(app: App, format_: Any, state: Any) -> tuple[Any, Any]:
+    class Account(Actor[state]):
+        state_format = format_
+
+        @receive
+        async def deposit(self, message: Deposit) -> None:
+            self.state.cents += message.cents
+
+        @query
+        def cents(self) -> int:
+            return self.state.cents
+
+    deposits = app.topic("deposits", key_type=str, value_type=Deposit)
+    return deposits, app.actor(deposits)(Account)
+
+
+@pytest.mark.parametrize(
+    ("format_", "state"), [(Avro(), Balance), (JsonSchema(Balance), Balance), (Protobuf(), BALANCE)], ids=repr
+)
+def test_a_class_actors_state_has_the_formats_bytes(format_: Any, state: Any) -> None:
+    registry = FakeRegistry()
+    app = shop(registry)
+    deposits, declared = account(app, format_, state)
+    with ActorTestDriver(app) as driver:
+        driver.send(deposits, key="ada", value=Deposit(5))
+        again = shop(registry)
+        deposits, declared = account(again, format_, state)
+        driver.crash(keep_disk=False)
+        driver.restart(again)
+        assert driver.query(declared.at("ada").cents) == 5
+        driver.send(deposits, key="ada", value=Deposit(2))
+        assert driver.get(declared, "ada") == state(cents=7)
+        # What changes nothing writes nothing.
+        changed = driver.changelog(declared)
+        driver.send(deposits, key="ada", value=Deposit(0))
+        assert driver.changelog(declared) == changed
+    assert "shop--Account-changelog-value" in registry._subjects
+
+
+def test_a_state_that_gets_a_field_is_read_by_its_schema() -> None:
+    registry = FakeRegistry()
+    app = shop(registry)
+    deposits, _ = account(app, Avro(), Balance)
+    with ActorTestDriver(app) as driver:
+        driver.send(deposits, key="ada", value=Deposit(5))
+        newer = msgspec.defstruct("Balance", [("cents", int, 0), ("currency", str, "EUR")])
+        again = shop(registry)
+        _, declared = account(again, Avro(), newer)
+        driver.restart(again)
+        assert driver.get(declared, "ada") == newer(5, "EUR")
+
+
+def test_schemas_of_windows_and_states_are_listed_and_exported() -> None:
+    app = shop(FakeRegistry())
+    minutes(app, Avro(Total), Tumbling(MINUTE))
+    account(app, Protobuf(), BALANCE)
+    app.window_store("counts", Tumbling(MINUTE), aggregate=aggregates.count())
+    subjects = {declared.subject for declared in declared_schemas(app)}
+    assert {"shop--minutes-changelog-value", "shop--Account-changelog-value"} < subjects
+    schemas = json.loads(json.dumps(asyncio.run(exported(app))))
+    assert {name: own["has_windows"] for name, own in schemas.items()} == {
+        "shop--minutes-changelog": True,
+        "shop--Account-changelog": False,
+    }
+    assert schemas["shop--Account-changelog"]["message"] == "shop.Balance"
+
+
+def state_of(format_: Any, **options: Any) -> Any:
+    def declare(app: App) -> None:
+        class Account(Actor[Balance]):
+            @receive
+            async def deposit(self, message: Deposit) -> None: ...
+
+        for name, value in {"state_format": format_, **options}.items():
+            setattr(Account, name, value)
+        app.actor(app.topic("deposits", key_type=str))(Account)
+
+    return declare
+
+
+def windows_of(*windows: Any, **options: Any) -> Any:
+    return lambda app: app.window_store("a", *(windows or (Tumbling(MINUTE),)), **options)
+
+
+@pytest.mark.parametrize(
+    ("declare", "text"),
+    [
+        (
+            windows_of(format=Avro(Total), aggregate=aggregates.count()),
+            "window store a: format= is a part of aggregate=",
+        ),
+        (windows_of(Session(MINUTE), format=Avro(Total)), "sessions merge"),
+        (lambda app: app.store("a", format=Avro(Total), aggregate=aggregates.count()), "a: format= is a part of"),
+        (windows_of(value_type=Order, format=Avro(Total)), "window store a: format= is of .*Total.* type is .*Order"),
+        (windows_of(value_serializer="json", format=Avro(Total)), "a: format= takes the place of value_serializer="),
+        (windows_of(format="avro"), "window store a: format='avro' is no format"),
+        (lambda app: app.store("a", format="avro"), "store a: format='avro' is no format"),
+        (state_of("avro"), "the state of actor Account: format='avro' is no format"),
+        (state_of(Avro(Total)), "the state of actor Account: format= is of .*Total"),
+        (state_of(Avro(), state_version=2, state_upgrades={1: dict}), "the state of actor Account: .*kept as JSON"),
+        (state_of(Protobuf()), "no class that protoc generated"),
+        (state_of(None, state_version=0), "version=0 has to be a whole number"),
+        (lambda app: app.store("a", version=0), "version=0 has to be a whole number"),
+    ],
+)
+def test_what_cant_be_meant_is_refused(declare: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        declare(shop(FakeRegistry()))
