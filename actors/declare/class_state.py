@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from actors.declare.host import changelog_topic
-from actors.declare.values.codecs import declared_type
 from actors.declare.values.schemas import key_codec
-from actors.declare.values.stored import binder, stored_values, use_keys
+from actors.declare.values.stored import use_keys
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.actor import Actor, expiry_of
 from actors.runtime.message.publishing import PublishedStore
@@ -28,22 +26,18 @@ def state_store(app: Any, name: str, topic: Any, actor: Any, publish: Any) -> St
     if actor.state_type is type(None):
         return None
     store: Store[Any, Any] = app.store(
-        name, value_type=bytes, ttl=actor.state_ttl, on_expire=expiry_of(actor), publish=publish
-    )
-    owner = f"the state of actor {name}"
-    values = stored_values(
-        owner,
-        declared_type(owner, actor.state_type, actor.state_format),
+        name,
+        value_type=actor.state_type,
+        format=actor.state_format,
         version=actor.state_version,
         upgrades=actor.state_upgrades,
-        bind=binder(app, changelog_topic(app, name), actor.state_format),
+        ttl=actor.state_ttl,
+        on_expire=expiry_of(actor),
+        publish=publish,
     )
-    app.value_codecs[name], app.value_types[name] = values.codec, values.type
-    store.encode_value, store.decode_value = values.codec.encode, values.codec.decode
-    store.refuse_newer = values.refuse_newer
     # The app's settings may not be there yet.
     keys = functools.cache(lambda: key_codec(app, topic.schema))
     use_keys(store, keys)
     if isinstance(store, PublishedStore):
-        store.codecs = lambda: (keys(), values.codec)
+        store.codecs = lambda: (keys(), app.value_codecs[name])
     return store

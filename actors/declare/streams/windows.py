@@ -22,18 +22,9 @@ from actors._core.windows.kinds import (
 from actors._core.windows.rows import LIST, VALUE, close_parts, decode_list, key_of, time_of
 from actors.declare.arguments import check_arguments
 from actors.declare.declared import check_idle
-from actors.declare.host import changelog_topic
 from actors.declare.streams.repartition import By, checked_repartition, key_function
-from actors.declare.values.codecs import Codec, Format, declared_type, resolve
-from actors.declare.values.stored import (
-    binder,
-    check_aggregate,
-    own_store,
-    state_type,
-    store_keys,
-    stored_values,
-    use_keys,
-)
+from actors.declare.values.codecs import Codec, Format, resolve
+from actors.declare.values.stored import check_aggregate, own_store, state_type, store_keys, use_keys
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable
 from actors.runtime.message.store import Store
@@ -104,16 +95,14 @@ class WindowStores:
         Raises:
             ConfigurationError: the name can't be used, or the arguments contradict each other.
         """
-        owner = f"window store {name}"
+        values = {"format": format, "value_type": value_type, "value_serializer": value_serializer}
         if aggregate is not None:
-            check_aggregate(owner, aggregate, format=format, value_type=value_type, value_serializer=value_serializer)
-        check_idle(owner, close_when_idle)
-        rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
-        rows.layout = "windows"
-        bind = binder(self, changelog_topic(self, name), format)
-        values = stored_values(owner, declared_type(owner, value_type, format), value_serializer, bind=bind)
-        self.key_types[name], self.value_codecs[name] = key_type, values.codec
-        self.value_types[name] = values.type if aggregate is None else state_type(aggregate)
+            check_aggregate(f"window store {name}", aggregate, **values)
+        check_idle(f"window store {name}", close_when_idle)
+        rows = self.store(name, key_type=bytes, renamed_from=renamed_from, **values)
+        rows.layout, self.key_types[name] = "windows", key_type
+        if aggregate is not None:
+            self.value_types[name] = state_type(aggregate)
         made = window_store(
             rows,
             windows,
@@ -121,7 +110,7 @@ class WindowStores:
             retention=retention,
             close_when_idle=close_when_idle,
             keys=store_keys(self, key_type, key_serializer),
-            value=values.codec,
+            value=self.value_codecs[name],
             aggregate=aggregate,
         )
         if aggregate is count_distinct():

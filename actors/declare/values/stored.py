@@ -41,11 +41,11 @@ def own_store(app: Any, name: str, layout: str, **options: Any) -> Any:
 def stored_values(
     owner: str,
     value_type: Any,
-    serializer: str | None = None,
+    serializer: str | None,
     *,
-    version: int | None = None,
-    upgrades: Upgrades | None = None,
-    aggregate: Aggregate[Any] | None = None,
+    version: int | None,
+    upgrades: Upgrades | None,
+    aggregate: Aggregate[Any] | None,
     bind: Callable[[Any], Codec] | None = None,
 ) -> StoredValues:
     """Return the encoding of a store's values; `bind` makes the codec of a type, in the place of a serializer.
