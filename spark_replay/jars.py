@@ -20,7 +20,6 @@ _NEEDED = ("spark-sql-kafka-0-10_", "spark-token-provider-kafka-0-10_", "kafka-c
 _MORE = {
     "s3a": ("org.apache.hadoop:hadoop-aws:{hadoop}", ("hadoop-aws-", "bundle-")),
     "avro": ("org.apache.spark:spark-avro_2.13:{spark}", ("spark-avro_",)),
-    "protobuf": ("org.apache.spark:spark-protobuf_2.13:{spark}", ("spark-protobuf_",)),
     "delta": ("io.delta:delta-spark_{minor}_2.13:4.4.0", ("delta-spark_", "delta-")),
     "iceberg": ("org.apache.iceberg:iceberg-spark-runtime-{minor}_2.13:1.11.0", ("iceberg-spark-runtime-",)),
 }
@@ -66,7 +65,7 @@ def ensure_jars() -> list[Path]:
 
 
 def ensure_more_jars(kind: str) -> list[Path]:
-    """Return the jars for `s3a://`, or for the format `avro`, `protobuf`, `delta` or `iceberg`; fetch them if need be.
+    """Return the jars for `s3a://`, or for the format `avro`, `delta` or `iceberg`; fetch them if need be.
 
     They are kept in the folder that the variable `SPARK_REPLAY_JARS` names, or in
     `~/.cache/faust-actors/<artifact>-<version>`; those for `s3a://` have 560 MB, the others 60 at most.

@@ -118,12 +118,6 @@ class AvroShape:
 
         return write_value
 
-    def exported(self, versions: Mapping[int, Schema]) -> dict[str, Any]:
-        """Return what Spark reads values of these versions with, each by its id."""
-        newest = next(reversed(versions.values()), Schema(""))
-        reader = (self.schema or newest).text
-        return {"reader": reader, "writers": {id: schema.text for id, schema in versions.items()}}
-
 
 def _parsed(schema: Any, named: dict[str, Any]) -> Any:
     import fastavro

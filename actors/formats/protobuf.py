@@ -6,7 +6,7 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from actors.declare.values.codecs import Place
@@ -56,7 +56,8 @@ class ProtobufShape:
         self._type, self._is_exact = type_, is_exact
         self.record: str = type_.DESCRIPTOR.full_name
         self.schema = _schema_of(type_.DESCRIPTOR.file)
-        self.infix = _infix(_index_of(type_.DESCRIPTOR))
+        index = _index_of(type_.DESCRIPTOR)
+        self.infix = b"\0" if index == (0,) else b"".join(_varint(number) for number in (len(index), *index))
         self._floats = _has_floats(type_.DESCRIPTOR, set())
 
     def reader(self, schema: Schema) -> Read:
@@ -92,23 +93,6 @@ class ProtobufShape:
             return raw
 
         return write_value
-
-    def exported(self, versions: Mapping[int, Schema]) -> dict[str, Any]:
-        """Return what Spark reads values of these versions with: the class's files, and by id the message's place."""
-        from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
-
-        files, waiting = dict[str, bytes](), [self._type.DESCRIPTOR.file]
-        while waiting:
-            file = waiting.pop()
-            if file.name not in files:
-                files[file.name] = file.serialized_pb
-                waiting += file.dependencies
-        content = FileDescriptorSet(file=map(FileDescriptorProto.FromString, files.values())).SerializeToString()
-        places = {
-            id: [i for i, name in _names_of(schema.text) if name == self.record] for id, schema in versions.items()
-        }
-        writers = {id: _infix(place[0]).hex() for id, place in places.items() if place}
-        return {"reader": base64.b64encode(content).decode(), "message": self.record, "writers": writers}
 
 
 def _schema_of(file: Any) -> Schema:
@@ -171,10 +155,6 @@ def _names_in(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
 
 def _dotted(package: str, name: str) -> str:
     return f"{package}.{name}" if package else name
-
-
-def _infix(index: tuple[int, ...]) -> bytes:
-    return b"\0" if index == (0,) else b"".join(_varint(number) for number in (len(index), *index))
 
 
 def _varint(number: int) -> bytes:

@@ -95,11 +95,11 @@ class Given:
         file = {} if self.kafka_properties is None else read_properties(spark, self.kafka_properties)
         return file | self.kafka_options
 
-    def with_format(self, kind: str) -> Given:
-        """Return the same with Spark's jar for `avro` or `protobuf`."""
+    def with_avro(self) -> Given:
+        """Return the same with Spark's jar for Avro."""
         from spark_replay.jars import ensure_more_jars
 
-        jars = [*map(str, ensure_more_jars(kind)), *filter(None, [self.settings.get("spark.jars")])]
+        jars = [*map(str, ensure_more_jars("avro")), *filter(None, [self.settings.get("spark.jars")])]
         return replace(self, settings={**self.settings, "spark.jars": ",".join(jars)})
 
     def source(self, spark: SparkSession) -> Source:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     "--schemas",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Schemas of `faust schemas export`, Avro or Protobuf: adds the column value_columns, read by Spark alone.",
+    help="The schemas of an Avro store, of `faust schemas export`: adds the column value_columns, read by Spark alone.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing rebuild; of a table, read all of the log.")
 def rebuild(
@@ -88,9 +88,7 @@ def rebuild(
         if schemas is not None:
             if base is not None or table_format(to):
                 raise click.UsageError("--schemas goes without --from, and without a table")
-            from spark_replay.fold.columns import schemas_of
-
-            shared = shared.with_format(schemas_of(schemas, shared.changelog)["kind"])
+            shared = shared.with_avro()
     with running(shared, to, base) as run:
         from spark_replay.fold.rebuild import write_rebuild
 

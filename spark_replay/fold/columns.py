@@ -1,15 +1,13 @@
-"""Values of a store with an Avro or Protobuf format as columns, read by Spark's own functions.
+"""Values of a store with an Avro format as columns, read by Spark's own function.
 
 The schemas come from a file that `faust -A APP schemas export` prints: neither the app nor its registry is needed.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -17,7 +15,7 @@ from spark_replay.errors import InputError, ToolMissingError
 from spark_replay.jars import package_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 VALUE_COLUMNS = "value_columns"
 
@@ -34,13 +32,25 @@ def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> Data
 
     Raises:
         InputError: The file has no schemas of the changelog.
-        ToolMissingError: This Spark has no spark-avro, or no spark-protobuf.
+        ToolMissingError: This Spark has no spark-avro.
     """
-    own = schemas_of(schemas, changelog)
-    kind = own["kind"]
-    read = _protobuf(own["reader"], own["message"]) if kind == "protobuf" else _avro(own["reader"])
-    _require(state, kind)
-    value = F.col("value")
+    from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
+    from pyspark.sql.avro.functions import from_avro
+
+    try:
+        own = json.loads(Path(schemas).read_text(encoding="utf-8"))[changelog]
+        reader, writers = own["reader"], {int(id): text for id, text in own["writers"].items()}
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise InputError(
+            f"{schemas} has no Avro schemas of {changelog} ({error!r}): write it by `faust -A APP schemas export`"
+        ) from error
+    jvm = state.sparkSession._jvm
+    if jvm is None or isinstance(jvm.org.apache.spark.sql.avro.functions, JavaPackage):
+        raise ToolMissingError(
+            "this Spark has no spark-avro: hand it over with --spark-option spark.jars.packages="
+            f"{package_of('avro', state.sparkSession.version)}"
+        )
+    value, options = F.col("value"), {"avroSchema": reader, "mode": "FAILFAST"}
     wrong = F.raise_error(F.concat(F.lit(f"{changelog}: not a value of the exported schemas: "), F.hex(value)))
     columns, first = F.when(value.isNull(), None), 1
     if own.get("has_rows"):
@@ -50,49 +60,8 @@ def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> Data
     if own.get("has_windows"):
         # A byte says that it is a window's value. Beside its windows a store has a record of its progress.
         first, columns = 2, columns.when(F.substring("key", 1, 1) == F.lit(b"m"), None)
-    for id, text in own["writers"].items():
-        # In front of each value: a zero byte, the id of its schema, and Protobuf's place of the message.
-        head = f"{id:010X}{text.upper() if kind == 'protobuf' else ''}"
-        content = F.expr(f"substring(value, {first + len(head) // 2})")
-        columns = columns.when(F.hex(value.substr(first, len(head) // 2)) == head, read(content, text))
+    for id, text in writers.items():
+        # In front of each value: a zero byte, and the id of its schema.
+        is_its = F.hex(value.substr(first, 5)) == f"{id:010X}"
+        columns = columns.when(is_its, from_avro(F.expr(f"substring(value, {first + 5})"), text, options))
     return state.withColumn(VALUE_COLUMNS, columns.otherwise(wrong))
-
-
-def schemas_of(schemas: str | Path, changelog: str) -> dict[str, Any]:
-    """Return what a file of schemas has of a changelog, with its `kind`, avro or protobuf.
-
-    Raises:
-        InputError: It has nothing of it.
-    """
-    try:
-        own = json.loads(Path(schemas).read_text(encoding="utf-8"))[changelog]
-        writers, reader = {int(id): str(text) for id, text in own["writers"].items()}, own["reader"]
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        raise InputError(
-            f"{schemas} has no schemas of {changelog} ({error!r}): write it by `faust -A APP schemas export`"
-        ) from error
-    return {**own, "reader": reader, "writers": writers, "kind": "protobuf" if "message" in own else "avro"}
-
-
-def _avro(reader: str) -> Callable[[Column, str], Column]:
-    from pyspark.sql.avro.functions import from_avro
-
-    return lambda content, text: from_avro(content, text, {"avroSchema": reader, "mode": "FAILFAST"})
-
-
-def _protobuf(reader: str, message: str) -> Callable[[Column, str], Column]:
-    from pyspark.sql.protobuf.functions import from_protobuf
-
-    descriptors, options = base64.b64decode(reader, validate=True), {"mode": "FAILFAST", "emit.default.values": "true"}
-    return lambda content, _: from_protobuf(content, message, None, options, descriptors)
-
-
-def _require(state: DataFrame, kind: str) -> None:
-    from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
-
-    jvm = state.sparkSession._jvm
-    if jvm is None or isinstance(getattr(jvm.org.apache.spark.sql, kind).functions, JavaPackage):
-        raise ToolMissingError(
-            f"this Spark has no spark-{kind}: hand it over with --spark-option spark.jars.packages="
-            f"{package_of(kind, state.sparkSession.version)}"
-        )

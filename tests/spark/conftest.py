@@ -38,11 +38,11 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     from spark_replay.jars import ensure_more_jars
 
     items = request.session.items
-    kinds = ("avro", "protobuf") if any(item.path.stem in ("test_columns", "test_examples") for item in items) else ()
-    jars = [str(jar) for kind in kinds for jar in ensure_more_jars(kind)]
+    is_avro = any(item.path.stem in ("test_columns", "test_examples") for item in items)
+    avro = {"spark.jars": ",".join(map(str, ensure_more_jars("avro")))} if is_avro else {}
     session = spark_session(
         master="local[2]",
-        settings=({"spark.jars": ",".join(jars)} if jars else {})
+        settings=avro
         | {
             "spark.sql.shuffle.partitions": "2",
             # a few rows a job: neither a plan for each stage nor compiled code is worth its time. Tests of the command

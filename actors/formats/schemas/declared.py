@@ -142,20 +142,19 @@ async def register(app: Any, subjects: Sequence[str]) -> list[tuple[Declared, in
 
 
 async def exported(app: Any) -> dict[str, Any]:
-    """Return the schemas of Avro and Protobuf stores for `spark_replay`, by changelog; errors as of `compare`."""
+    """Return the schemas of an app's Avro stores for `spark_replay`, by changelog; errors as of `compare`."""
     schemas: dict[str, Any] = {}
     for name, codec in app.value_codecs.items():
         match codec.origin:
-            case [type_, Place() as place, RegistryFormat(kind="AVRO" | "PROTOBUF") as format_]:
+            case [type_, Place() as place, RegistryFormat(kind="AVRO") as format_]:
                 client, shape = client_of(app), format_.shape(type_, place)
                 subject = format_.subject_of(place, shape.record)
                 versions = [await client.at_version(subject, number) for number in await client.versions(subject)]
+                reader = shape.schema.text if shape.schema is not None else versions[-1][1].text if versions else ""
+                writers = {id: schema.text for id, schema in versions}
                 store = app.stores[name]
-                schemas[place.topic] = {
-                    **shape.exported(dict(versions)),
-                    "has_rows": store.below is not None,
-                    "has_windows": store.layout == "windows",
-                }
+                parts = {"has_rows": store.below is not None, "has_windows": store.layout == "windows"}
+                schemas[place.topic] = {"reader": reader, "writers": writers, **parts}
     return schemas
 
 
