@@ -1,6 +1,7 @@
 """Types as values and as keys, in each format: what is written is read back, and equal keys have equal bytes."""
 
 import enum
+import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -16,6 +17,7 @@ from actors import App
 from actors.declare.values.schemas import topic_codecs
 from actors.errors import ConfigurationError
 from actors.formats import Avro, CodecError, Json, JsonSchema
+from actors.formats.data import plain_data
 from actors.runtime.message.unresolved import resolved_now
 from actors.testing import FakeRegistry
 
@@ -222,3 +224,34 @@ def test_an_error_of_pydantic_names_the_field() -> None:
     codec = codecs_of(Json, Customer)[1]
     with pytest.raises(CodecError, match="since"):
         codec.decode(b'{"fullName": "Ada", "since": "yesterday"}')
+
+
+class Spot(msgspec.Struct):
+    x: float
+
+
+class Cloud(msgspec.Struct):
+    name: str
+    middle: Spot | None = None
+    points: list[Spot] = []
+    by_name: dict[str, float] = {}
+    anything: Any = None
+
+
+@pytest.mark.parametrize(
+    "cloud",
+    [
+        Cloud("a", Spot(math.nan)),
+        Cloud("a", None, [Spot(1.0), Spot(math.inf)]),
+        Cloud("a", by_name={"b": math.nan}),
+        Cloud("a", anything=[{"b": -math.inf}]),
+    ],
+)
+def test_nan_is_found_wherever_a_type_may_have_it(cloud: Cloud) -> None:
+    data = plain_data(Cloud, is_key=False)
+    with pytest.raises(ValueError, match=r"NaN|infinity|nan|inf"):
+        data.dump(cloud)
+    with pytest.raises(ValueError, match=r"NaN|infinity|nan|inf"):
+        data.load(msgspec.to_builtins(cloud))
+    whole = Cloud("a", Spot(1.0), [Spot(2.0)], {"b": 3.0})
+    assert data.load(data.dump(whole)) == whole
