@@ -83,6 +83,63 @@ def test_a_close_waits_for_the_registry() -> None:
         assert {sent.key: sent.value for sent in driver.outputs(closed)} == {"ada": Total(2), "bob": Total(7)}
 
 
+def test_a_view_tells_of_values_whose_schema_its_process_lacks() -> None:
+    registry, seen = FakeRegistry(), list[Any]()
+
+    def made() -> tuple[App, Any]:
+        app = shop(registry)
+        messages = app.topic("messages", key_type=str, value_type=str)
+        kept = app.store("kept", format=Avro(Total))
+        app.view(kept).on_change(lambda *change: seen.append(change))
+
+        @app.actor(messages, stores=[kept])
+        async def keep(ctx: Context, message: str) -> None:
+            if message == "set":
+                kept[ctx.key] = Total(3)
+            else:
+                kept.delete(ctx.key)
+
+        return app, messages
+
+    app, messages = made()
+    with ActorTestDriver(app) as driver:
+        driver.send(messages, key="ada", value="set")
+        again, messages = made()
+        driver.restart(again)
+        driver.send(messages, key="ada", value="delete")
+        driver.settle()
+    assert seen == [("ada", None, Total(3)), ("ada", Total(3), None)]
+
+
+def joined(app: App, ids: Any) -> tuple[Any, Any, Any]:
+    left = app.topic("left", key_type=str, format=Avro(Order, ids=ids))
+    right = app.topic("right", key_type=str, format=Avro(Total, ids=ids))
+    pairs = app.topic("pairs", key_type=str, value_type=str)
+
+    @app.join(left, right, within=timedelta(seconds=10), how="left")
+    async def pair(ctx: Context, order: Order, total: Total | None) -> None:
+        ctx.send(pairs, key=ctx.key, value=f"{order.item} {total and total.count}")
+
+    return left, right, pairs
+
+
+@pytest.mark.parametrize("ids", ["prefix", "header"])
+def test_a_join_keeps_records_with_the_ids_of_their_schemas(ids: Any) -> None:
+    registry = FakeRegistry()
+    app = shop(registry)
+    left, right, pairs = joined(app, ids)
+    with ActorTestDriver(app, partitions=1) as driver:
+        driver.send(left, key="ada", value=Order("hat"), timestamp_ms=NOON_MS)
+        driver.send(left, key="bob", value=Order("coat"), timestamp_ms=NOON_MS)
+        again = shop(registry)
+        left, right, pairs = joined(again, ids)
+        driver.restart(again)
+        driver.send(right, key="ada", value=Total(7), timestamp_ms=NOON_MS + 1_000)
+        for topic, value in ((left, Order("scarf")), (right, Total(1))):
+            driver.send(topic, key="eve", value=value, timestamp_ms=NOON_MS + 60_000)
+        assert sorted(sent.value for sent in driver.outputs(pairs)) == ["coat None", "hat 7", "scarf 1"]
+
+
 def account(app: App, format_: Any, state: Any) -> tuple[Any, Any]:
     class Account(Actor[state]):
         state_format = format_
@@ -179,6 +236,10 @@ def windows_of(*windows: Any, **options: Any) -> Any:
         (windows_of(value_serializer="json", format=Avro(Total)), "a: format= takes the place of value_serializer="),
         (windows_of(format="avro"), "store a: format='avro' is no format"),
         (lambda app: app.store("a", format="avro"), "store a: format='avro' is no format"),
+        (
+            lambda app: app.view(app.topic("a", key_type=str, format=Avro(Total, ids="header"))),
+            "topic a has ids of schemas in headers",
+        ),
         (state_of("avro"), "store Account: format='avro' is no format"),
         (state_of(Avro(Total)), "store Account: format= is of .*Total"),
         (state_of(Avro(), state_version=2, state_upgrades={1: dict}), "store Account: .*kept as JSON"),
