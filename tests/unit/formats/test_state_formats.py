@@ -111,6 +111,45 @@ def test_a_view_tells_of_values_whose_schema_its_process_lacks() -> None:
     assert seen == [("ada", None, Total(3)), ("ada", Total(3), None)]
 
 
+@pytest.mark.parametrize("comes", ["nothing", "a message of the key"])
+def test_what_expires_is_handed_out_when_its_schema_is_here(comes: str) -> None:
+    registry, expired = FakeRegistry(), list[Any]()
+
+    def made() -> tuple[App, Any]:
+        app = shop(registry)
+        deposits = app.topic("deposits", key_type=str, value_type=Deposit)
+
+        @app.actor(deposits)
+        class Account(Actor[Balance]):
+            state_format = Avro()
+            state_ttl = timedelta(hours=1)
+
+            @receive
+            async def deposit(self, message: Deposit) -> None:
+                if message.cents:
+                    self.state.cents += message.cents
+
+            async def on_expire(self) -> None:
+                expired.append((self.key, self.state.cents))
+
+        return app, deposits
+
+    app, deposits = made()
+    with ActorTestDriver(app) as driver:
+        driver.send(deposits, key="ada", value=Deposit(5))
+        again, deposits = made()
+        driver.restart(again)
+        registry.is_down = comes != "nothing"
+        driver.advance(2 * 3600, settle=False)
+        if registry.is_down:
+            driver.post(deposits, key="ada", value=Deposit(0))
+            driver.advance(30, settle=False)
+            assert expired == []
+            registry.is_down = False
+        driver.advance(3600)
+    assert set(expired) == {("ada", 5)}
+
+
 def joined(app: App, ids: Any) -> tuple[Any, Any, Any]:
     left = app.topic("left", key_type=str, format=Avro(Order, ids=ids))
     right = app.topic("right", key_type=str, format=Avro(Total, ids=ids))
