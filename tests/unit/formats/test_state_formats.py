@@ -150,6 +150,26 @@ def test_what_expires_is_handed_out_when_its_schema_is_here(comes: str) -> None:
     assert set(expired) == {("ada", 5)}
 
 
+def test_a_store_is_published_to_a_topic_with_a_format() -> None:
+    registry = FakeRegistry()
+    app = shop(registry)
+    deposits = app.topic("deposits", key_type=str, value_type=Deposit)
+    balances = app.topic("balances", key_type=str, format=Avro(Balance))
+    kept = app.store("kept", value_type=Balance, publish=balances)
+
+    @app.actor(deposits, stores=[kept])
+    async def keep(ctx: Context, message: Deposit) -> None:
+        if message.cents:
+            kept[ctx.key] = Balance(message.cents)
+        else:
+            kept.delete(ctx.key)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for cents in (5, 0):
+            driver.send(deposits, key="ada", value=Deposit(cents))
+            assert driver.outputs(balances)[-1].value == (Balance(cents) if cents else None)
+
+
 def joined(app: App, ids: Any) -> tuple[Any, Any, Any]:
     left = app.topic("left", key_type=str, format=Avro(Order, ids=ids))
     right = app.topic("right", key_type=str, format=Avro(Total, ids=ids))
@@ -278,6 +298,14 @@ def windows_of(*windows: Any, **options: Any) -> Any:
         (
             lambda app: app.view(app.topic("a", key_type=str, format=Avro(Total, ids="header"))),
             "topic a has ids of schemas in headers",
+        ),
+        (
+            lambda app: app.store("a", publish=app.topic("b", key_type=str, format=Avro(Total, ids="header"))),
+            "store a: publish=.* topic b: .*ids in headers",
+        ),
+        (
+            lambda app: app.store("a", publish=app.topic("b", key_format=Avro(str), value_type=int)),
+            "store a: publish=.* topic b: .*key_format",
         ),
         (state_of("avro"), "store Account: format='avro' is no format"),
         (state_of(Avro(Total)), "store Account: format= is of .*Total"),
