@@ -55,8 +55,8 @@ def claim_target(store: str, topic: Any, placement: str) -> None:
         )
     if hasattr(topic.schema.key_serializer, "ids") or getattr(topic.schema.value_serializer, "ids", "") == "header":
         raise ConfigurationError(
-            f"store {store}: publish= can't write to topic {topic.get_topic_name()}: there are no ids in headers of what "
-            'it writes, and a delete asks no registry for its key: leave out ids="header", and key_format='
+            f"store {store}: publish= can't write to topic {topic.get_topic_name()}: it writes no ids in headers, and "
+            'deletes a key without asking a registry: leave out ids="header", and key_format='
         )
     if topic.compacting is None:
         # Faust makes the topics of its agents before ours are made.
