@@ -148,6 +148,7 @@ class Shop:
 
     async def check(self) -> None:
         """Compare the table with the database's, and orders of each customer with the rows."""
+        await self.all_handled()  # the worker has made its changelog
         await eventually(self.follows, deadline_s=120, what=self.worker.log)
         expected, asked = rows_of(self.database), await self.order(range(1, KEYS + 1))
         shipped, refused = await self.all_handled()
