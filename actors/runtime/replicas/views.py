@@ -284,10 +284,12 @@ class TopicView(Generic[K, V]):
     async def _call_one(self, callback: Callback, partition: int, change: Change) -> None:
         raw_key, old, new = change
         codecs, running = self._opened(), running_task()
+
+        def value(raw: bytes | None) -> Any:
+            return None if raw is None else codecs.decode_value(raw[METADATA_BYTES:])
+
         try:
-            key = await resolved(lambda: codecs.decode_key(raw_key))
-            read = lambda raw: None if raw is None else codecs.decode_value(raw[METADATA_BYTES:])  # noqa: E731
-            result = callback(key, *(await resolved(lambda: [read(raw) for raw in (old, new)])))
+            result = callback(*await resolved(lambda: (codecs.decode_key(raw_key), value(old), value(new))))
             if inspect.isawaitable(result):
                 await result
         except (asyncio.CancelledError, *EXITS):
