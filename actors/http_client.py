@@ -1,4 +1,4 @@
-"""The HTTP client of workers and of `StateClient`: bounded answers, no redirects, no cookies, no decompression."""
+"""The HTTP client of the project: bounded answers, no cookies, no decompression, and redirects only if asked for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HttpReply:
 
 
 class HttpClient:
-    """Sends requests to workers' web servers. It connects with the first request.
+    """Sends requests. It connects with the first one.
 
     Args:
         tls: the context for https; Python's default when left out.
@@ -52,6 +52,8 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         max_bytes: int = MAX_ANSWER_BYTES,
         took: Callable[[int], None] | None = None,
+        connect_s: float = CONNECT_S,
+        redirects: bool = False,
     ) -> HttpReply:
         """Send a request and read the answer.
 
@@ -59,20 +61,22 @@ class HttpClient:
             method: GET or POST.
             url: an encoded URL; its path and query are sent unchanged.
             timeout_s: how long the request may take, connecting and reading included.
-            body: JSON.
+            body: JSON, unless `headers` say otherwise.
             headers: further headers.
             max_bytes: the longest body of an answer that is read.
             took: called with the size of each part of the answer before the part is kept; may raise.
+            connect_s: how long connecting may take.
+            redirects: whether they are followed.
 
         Raises:
             UnusableAnswerError: the answer is too long or encoded.
             aiohttp.ClientError: the server can't be reached, or the connection ended.
             TimeoutError: the request took too long.
         """
-        given = {**(headers or {}), **({} if body is None else {"Content-Type": JSON})}
-        limits = aiohttp.ClientTimeout(total=timeout_s, connect=CONNECT_S)
+        own = {**({} if body is None else {"Content-Type": JSON}), **(headers or {})}
+        limits, target = aiohttp.ClientTimeout(total=timeout_s, connect=connect_s), URL(url, encoded=True)
         async with self._connected().request(
-            method, URL(url, encoded=True), data=body, headers=given, allow_redirects=False, timeout=limits
+            method, target, data=body, headers=own, allow_redirects=redirects, timeout=limits
         ) as reply:
             return HttpReply(reply.status, reply.headers, await _read(reply, max_bytes, took))
 

@@ -258,6 +258,19 @@ def folder_option(name: str) -> Callable[[click.decorators.FC], click.decorators
     )
 
 
+def commands(name: str, help_text: str, up: Callable[[Path], Part]) -> click.Group:
+    """Return the commands `up` and `down` of a part."""
+
+    @click.command("up")
+    @folder_option(name)
+    def up_command(folder: Path) -> None:
+        """Start it and wait until it is ready; the last line on stdout is its address."""
+        with one_line_errors():
+            click.echo(up(folder).address)
+
+    return click.Group(commands=[up_command, down_command(name)], help=help_text)
+
+
 def down_command(name: str) -> click.Command:
     """Return the command `down` of a part."""
 

@@ -10,8 +10,6 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from actors.local_kafka.settings import HOST
 from dev import parts
 from dev.parts import Part, PartError
@@ -116,20 +114,7 @@ def run_sql(address: str, *statements: str) -> str:
     return output
 
 
-@click.group()
-def main() -> None:
-    """A PostgreSQL on this machine, with logical replication."""
-
-
-@main.command("up")
-@parts.folder_option("postgres")
-def _up(folder: Path) -> None:
-    """Start it and wait until it is ready; the last line on stdout is its address."""
-    with parts.one_line_errors():
-        click.echo(up(folder).address)
-
-
-main.add_command(parts.down_command("postgres"))
+main = parts.commands("postgres", "A PostgreSQL on this machine, with logical replication.", up)
 
 if __name__ == "__main__":
     main(prog_name="python -m dev.postgres")

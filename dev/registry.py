@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from actors.local_kafka.jars import QUICK_START
 from actors.local_kafka.ports import free_port
 from actors.local_kafka.settings import HOST
@@ -52,20 +50,7 @@ def up(folder: Path) -> Part:
         )
 
 
-@click.group()
-def main() -> None:
-    """A schema registry on this machine: Apicurio, with the API of Confluent's."""
-
-
-@main.command("up")
-@parts.folder_option("registry")
-def _up(folder: Path) -> None:
-    """Start it and wait until it is ready; the last line on stdout is its address."""
-    with parts.one_line_errors():
-        click.echo(up(folder).address)
-
-
-main.add_command(parts.down_command("registry"))
+main = parts.commands("registry", "A schema registry on this machine: Apicurio, with the API of Confluent's.", up)
 
 if __name__ == "__main__":
     main(prog_name="python -m dev.registry")

@@ -143,8 +143,8 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
         options["bind"] = binder(self, changelog_topic(self, name), format)
         value_type = declared_type(f"store {name}", value_type, format)
         values = stored_values(f"store {name}", value_type, value_serializer, **options)
-        value, self.value_types[name] = values.codec, values.type
-        self.value_codecs[name] = value
+        self.value_codecs[name], self.value_types[name] = values.codec, values.type
+        value = values.codec
         make: Callable[..., Store[Any, Any]] = Store
         if publish is not None:
             claim_target(name, publish, placement)

@@ -31,7 +31,7 @@ from actors.declare.arguments import say_unknown
 from actors.declare.names import check_apart
 from actors.declare.options import milliseconds
 from actors.declare.topic import ActorChannel
-from actors.declare.values.codecs import Codec, declared_type, is_format
+from actors.declare.values.codecs import Codec, declared_type
 from actors.declare.values.schemas import ActorSchema
 from actors.declare.values.shapes import ValueType
 from actors.errors import ConfigurationError
@@ -64,14 +64,12 @@ def _take_formats(topics: Sequence[str], formats: Mapping[str, Any], options: di
         if format_ is None:
             continue
         option = "format" if part == "value" else "key_format"
-        if not is_format(format_):
-            raise ConfigurationError(f"{what}: {option}={format_!r} is no format: give one of actors.formats")
+        options[f"{part}_type"] = declared_type(what, options.get(f"{part}_type"), format_, option)
         others = [name for name in (f"{part}_serializer", "schema") if options.get(name) is not None]
         if others:
             raise ConfigurationError(f"{what}: {option}= takes the place of {others[0]}=: leave one of the two out")
         if len(topics) != 1:
             raise ConfigurationError(f"{what}: {option}= is for a topic with one name: declare each by itself")
-        options[f"{part}_type"] = declared_type(what, options.get(f"{part}_type"), format_)
         options[f"{part}_serializer"] = format_
 
 
@@ -130,11 +128,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
         self._actor_service: ActorService | None = None
         self._served: Any = None
         """The web server that has the extensions' routes."""
-        if self.actor_options.format is not None and not is_format(self.actor_options.format):
-            raise ConfigurationError(
-                f"{self.setting_origins.get('format', ARGUMENT)}: format={self.actor_options.format!r} is no format: "
-                "give one of actors.formats, as format=Avro()"
-            )
+        declared_type(self.setting_origins.get("format", ARGUMENT), None, self.actor_options.format)
         self.schema_registry: Any = self.actor_options.schema_registry
         """The registry of the app's formats: an address, or an object that formats talk to."""
         self.register_schemas = self.actor_options.register_schemas

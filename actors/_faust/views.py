@@ -19,7 +19,7 @@ from actors.declare.host import DeclaredApp, changelog_topic
 from actors.declare.options import milliseconds
 from actors.declare.values.codecs import resolve, resolve_key
 from actors.declare.values.schemas import topic_codecs
-from actors.errors import UnreadableLogError
+from actors.errors import ConfigurationError, UnreadableLogError
 from actors.ports import Clock
 from actors.runtime.clock import SystemClock
 from actors.runtime.message.store import Store
@@ -103,6 +103,11 @@ class View(TopicView[K, V]):
 
 def view_of(app: DeclaredApp, source: Any, *, folder: Path | str | None, in_memory: bool) -> View[Any, Any]:
     """Make the view of a topic or store of the app; the app's settings are looked at when it is opened."""
+    if not isinstance(source, Store) and getattr(source.schema.value_serializer, "ids", "") == "header":
+        raise ConfigurationError(
+            f"app.view(): topic {source.get_topic_name()} has ids of schemas in headers, which a view doesn't keep: "
+            'list it as app.table() in an actor, and view that, or have it written with ids="prefix"'
+        )
 
     def topic() -> str:
         return changelog_topic(app, source.name) if isinstance(source, Store) else str(source.get_topic_name())

@@ -5,11 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from actors.declare.values.codecs import resolve
 from actors.declare.values.schemas import key_codec
-from actors.declare.values.shapes import ValueType
 from actors.declare.values.stored import use_keys
-from actors.declare.values.versions import refusal, versioned
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.actor import Actor, expiry_of
 from actors.runtime.message.publishing import PublishedStore
@@ -28,20 +25,19 @@ def state_store(app: Any, name: str, topic: Any, actor: Any, publish: Any) -> St
         raise ConfigurationError(f"actor {name}: no method is marked @receive, so it takes no message at all")
     if actor.state_type is type(None):
         return None
-    on_expire = expiry_of(actor)
     store: Store[Any, Any] = app.store(
-        name, value_type=actor.state_type, ttl=actor.state_ttl, on_expire=on_expire, publish=publish
+        name,
+        value_type=actor.state_type,
+        format=actor.state_format,
+        version=actor.state_version,
+        upgrades=actor.state_upgrades,
+        ttl=actor.state_ttl,
+        on_expire=expiry_of(actor),
+        publish=publish,
     )
-    owner = f"the state of actor {name}"
-    refuse = refusal(actor.state_version, owner)
-    plain = resolve(actor.state_type, refuse=refuse)
-    value = versioned(plain, actor.state_version, actor.state_upgrades, owner)
-    store.encode_value, store.decode_value = value.encode, value.decode
-    store.refuse_newer = refuse if plain.is_json else None
-    app.value_types[name] = ValueType(actor.state_type if plain.is_json else bytes, actor.state_version)
     # The app's settings may not be there yet.
     keys = functools.cache(lambda: key_codec(app, topic.schema))
     use_keys(store, keys)
     if isinstance(store, PublishedStore):
-        store.codecs = lambda: (keys(), value)
+        store.codecs = lambda: (keys(), app.value_codecs[name])
     return store

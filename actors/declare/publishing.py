@@ -53,6 +53,11 @@ def claim_target(store: str, topic: Any, placement: str) -> None:
             f'store {store}: publish= and placement="task" contradict each other: a key may be in several partitions '
             "of the store, and readers couldn't tell which of its values counts"
         )
+    if hasattr(topic.schema.key_serializer, "ids") or getattr(topic.schema.value_serializer, "ids", "") == "header":
+        raise ConfigurationError(
+            f"store {store}: publish= can't write to topic {topic.get_topic_name()}: it writes no ids in headers, and "
+            'deletes a key without asking a registry: leave out ids="header", and key_format='
+        )
     if topic.compacting is None:
         # Faust makes the topics of its agents before ours are made.
         topic.compacting = True

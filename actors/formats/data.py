@@ -43,21 +43,44 @@ def plain_data(type_: Any, *, is_key: bool) -> PlainData:
     kinds = "AnyType(" if type_ in UNTYPED or is_model(type_) or is_record(type_) else kinds_of(type_)
     holds_any = "AnyType(" in kinds
     holds_float, holds_time = holds_any or "FloatType(" in kinds, holds_any or "DateTimeType(" in kinds
+    has_numbers = _finite_test(type_)
 
     def checked(value: Any) -> Any:
         data = dump(value)
-        if holds_float and not is_finite(data):
+        if holds_float and not has_numbers(data):
             raise ValueError(unfit(data))
         if holds_time and (place := _naive(data, "$")) is not None:
             raise ValueError(f"{place} has no time zone, and would be another time elsewhere")
         return plain_form(data) if is_key else data
 
     def fit(data: Any) -> Any:
-        if not is_finite(data):
+        if not has_numbers(data):
             raise ValueError(unfit(data))
         return load(data)
 
     return PlainData(checked if holds_float or holds_time or is_key else dump, fit if holds_float else load)
+
+
+def _finite_test(type_: Any) -> Callable[[Any], bool]:
+    """Return `is_finite` for data of a type: of one with fields it looks at those that may hold floats."""
+    try:
+        info: Any = msgspec.inspect.type_info(type_)
+    except (TypeError, NameError):
+        return is_finite
+    if not hasattr(info, "fields") or getattr(info, "array_like", False):
+        return is_finite
+    kinds = {field.encode_name: repr(field.type) for field in info.fields}
+    names = [name for name, kind in kinds.items() if "FloatType(" in kind or "AnyType(" in kind]
+
+    def are_finite(data: Any) -> bool:
+        if type(data) is not dict:
+            return is_finite(data)
+        for name in names:  # noqa: SIM110  a generator costs as much as the test
+            if not is_finite(data.get(name)):
+                return False
+        return True
+
+    return are_finite
 
 
 def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
@@ -84,11 +107,14 @@ def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
         return msgspec.convert(data, type_, **options)
 
     classes, name = classes_of(type_), getattr(type_, "__name__", str(type_))
+    # Equal messages have equal bytes in every process; only sets have an order of its own in each.
+    has_order = bool(kinds) and not any(f"{kind}(" in kinds for kind in ("SetType", "AnyType", "CustomType"))
+    order: Any = None if has_order else "deterministic"
 
     def dump(value: Any) -> Any:
         if not isinstance(value, classes):
             raise TypeError(f"expected {name}, got {type(value).__name__}")
-        data = msgspec.to_builtins(value, order="deterministic", **options)
+        data = msgspec.to_builtins(value, order=order, **options)
         # A field of another type would be read back as another value, or not at all.
         msgspec.convert(data, type_, **options)
         return data

@@ -58,11 +58,11 @@ class ProtobufShape:
         self.schema = _schema_of(type_.DESCRIPTOR.file)
         index = _index_of(type_.DESCRIPTOR)
         self.infix = b"\0" if index == (0,) else b"".join(_varint(number) for number in (len(index), *index))
-        self._floats = _has_floats(type_.DESCRIPTOR, set())
+        self._floats = _floats_of(type_.DESCRIPTOR, {})
 
     def reader(self, schema: Schema) -> Read:
         """Return what reads messages of a schema."""
-        parse, record, has_floats = self._type.FromString, self.record, self._floats
+        parse, record, floats = self._type.FromString, self.record, self._floats
         names = dict(_names_of(schema.text))
 
         def read_value(raw: bytes, start: int) -> Any:
@@ -74,21 +74,21 @@ class ProtobufShape:
                 other = names.get(index, "no message of the schema")
                 raise ValueError(f"its index {list(index)} is {other}, not {record}")
             message = parse(raw[at:])
-            if has_floats:
-                _refuse_nan(message)
+            if floats:
+                _refuse_nan(message, floats)
             return message
 
         return read_value
 
     def writer(self, schema: Schema) -> Callable[[Any], bytes]:
         """Return what writes messages."""
-        type_, is_exact, has_floats = self._type, self._is_exact, self._floats
+        type_, is_exact, floats = self._type, self._is_exact, self._floats
 
         def write_value(message: Any) -> bytes:
             if not isinstance(message, type_):
                 raise TypeError(f"expected {type_.__name__}, got {type(message).__name__}")
-            if has_floats:
-                _refuse_nan(message)
+            if floats:
+                _refuse_nan(message, floats)
             raw: bytes = message.SerializeToString(deterministic=is_exact)
             return raw
 
@@ -193,21 +193,39 @@ def _has_floats(descriptor: Any, seen: set[str]) -> bool:
         return False
     seen.add(descriptor.full_name)
     return any(
-        field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT)
-        or (field.message_type is not None and _has_floats(field.message_type, seen))
+        _is_float(field) or (field.message_type is not None and _has_floats(field.message_type, seen))
         for field in descriptor.fields
     )
 
 
-def _refuse_nan(message: Any) -> None:
-    for field, value in message.ListFields():
-        is_float = field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT)
-        if not is_float and field.message_type is None:
-            continue
-        is_map = hasattr(value, "items")
-        for part in value.values() if is_map else value if hasattr(value, "__len__") else (value,):
-            if isinstance(part, float):
-                if not math.isfinite(part):
-                    raise ValueError(f"{field.full_name} is {part!r}, which JSON can't hold")
-            elif hasattr(part, "ListFields"):
-                _refuse_nan(part)
+def _is_float(field: Any) -> bool:
+    return field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT)
+
+
+def _floats_of(descriptor: Any, known: dict[str, list[Any]]) -> list[Any]:
+    """Return the fields of a message that hold floats, each with those of the messages that it has, None for floats."""
+    if descriptor.full_name not in known:
+        fields = known[descriptor.full_name] = []
+        for field in descriptor.fields:
+            message = field.message_type
+            if message is not None and message.GetOptions().map_entry:
+                message = message.fields_by_name["value"].message_type
+            if _is_float(field) or (field.message_type is not None and _has_floats(field.message_type, set())):
+                fields.append((field, None if message is None else _floats_of(message, known)))
+    return known[descriptor.full_name]
+
+
+def _refuse_nan(message: Any, floats: list[Any]) -> None:
+    for field, inner in floats:
+        value = getattr(message, field.name)
+        if type(value) is float:
+            parts: Any = (value,)
+        elif hasattr(value, "ListFields"):
+            parts = (value,) if message.HasField(field.name) else ()
+        else:
+            parts = value.values() if hasattr(value, "values") else value
+        for part in parts:
+            if inner is not None:
+                _refuse_nan(part, inner)
+            elif not math.isfinite(part):
+                raise ValueError(f"{field.full_name} is {part!r}, which JSON can't hold")

@@ -20,12 +20,12 @@ from urllib.parse import quote
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
-import aiohttp
 from yarl import URL
 
 from actors._core.backoff import Backoff
 from actors._core.logs import Reminders, escaping, text_of
 from actors.errors import ConfigurationError, UnresolvedSchemaError
+from actors.http_client import HttpClient
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -139,35 +139,26 @@ class Registry:
         Raises:
             OSError, ValueError: there was none, or it is no JSON.
         """
-        url = URL(self.url)
-        headers = {"Accept": f"{CONTENT_TYPE}, application/json"}
-        if url.user is not None:
-            pair = base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
-            headers["Authorization"] = f"Basic {pair}"
+        url, headers = URL(self.url), {"Accept": f"{CONTENT_TYPE}, application/json", "Content-Type": CONTENT_TYPE}
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
-        if body is not None:
-            headers["Content-Type"] = CONTENT_TYPE
-        target = URL(f"{str(url.with_user(None)).rstrip('/')}/{path}", encoded=True)
+        elif url.user is not None:
+            pair = base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
+            headers["Authorization"] = f"Basic {pair}"
+        target, raw = str(url.with_user(None)).rstrip("/"), None if body is None else json.dumps(body).encode()
+        options: dict[str, Any] = {"timeout_s": REQUEST_S, "connect_s": REQUEST_S, "max_bytes": MAX_ANSWER_BYTES}
         # Requests are rare: a connection for each leaves nothing open.
-        timeout = aiohttp.ClientTimeout(total=REQUEST_S)
-        async with (
-            aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
-            session.request(
-                method, target, data=None if body is None else json.dumps(body), ssl=self.ssl_context or True
-            ) as answer,
-        ):
-            raw = await answer.content.read(MAX_ANSWER_BYTES + 1)
-            while not answer.content.at_eof() and len(raw) <= MAX_ANSWER_BYTES:
-                raw += await answer.content.read(MAX_ANSWER_BYTES + 1 - len(raw))
-            if len(raw) > MAX_ANSWER_BYTES:
-                raise ValueError(f"its answer is larger than {MAX_ANSWER_BYTES} bytes")
-            if not raw and answer.status >= 400:
-                return answer.status, None
-            try:
-                return answer.status, json.loads(raw)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"its answer, status {answer.status}, is no JSON: {raw[:80]!r}") from error
+        client = HttpClient(tls=self.ssl_context)
+        try:
+            answer = await client.send(method, f"{target}/{path}", body=raw, headers=headers, redirects=True, **options)
+        finally:
+            await client.close()
+        if not answer.body and answer.status >= 400:
+            return answer.status, None
+        try:
+            return answer.status, json.loads(answer.body)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"its answer, status {answer.status}, is no JSON: {answer.body[:80]!r}") from error
 
 
 class RegistryClient:

@@ -24,6 +24,7 @@ from actors.runtime.handlers.actor import Actor
 from actors.runtime.handlers.query_methods import QueryTarget
 from actors.runtime.message.outputs import ACTOR_HEADER, ORIGIN_HEADER
 from actors.runtime.message.store import Store
+from actors.runtime.message.unresolved import resolved_now
 from actors.runtime.outbox import calls
 from actors.runtime.quarantine.entries import ENTRY, read_entry
 from actors.runtime.rows.stores import RowStore
@@ -236,7 +237,7 @@ def answer_query(definition: ActorDefinition, query: Any, key: Any, arguments: M
     )
     declared = definition.declared
     cls = declared if isinstance(declared, type) and issubclass(declared, Actor) else None
-    answer = asked.answer(found, found.bind(arguments, is_text=False), cls)
+    answer = resolved_now(partial(asked.answer, found, found.bind(arguments, is_text=False), cls))
     # Over HTTP it becomes JSON, so what doesn't has to fail here.
     as_json(answer)
     return answer
@@ -272,7 +273,7 @@ def committed_windows(
         while next_ms is not None:
             content, items = partial(_content, rows), partial(_between, rows)
             page = read_windows(store, content, raw_key, next_ms, LAST_MS, items=items)
-            found.update({window: store.result(raw) for window, raw in page.windows})
+            found.update({window: resolved_now(partial(store.result, raw)) for window, raw in page.windows})
             next_ms = page.next_ms
     return found
 

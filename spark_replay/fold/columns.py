@@ -52,13 +52,16 @@ def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> Data
         )
     value, options = F.col("value"), {"avroSchema": reader, "mode": "FAILFAST"}
     wrong = F.raise_error(F.concat(F.lit(f"{changelog}: not a value of the exported schemas: "), F.hex(value)))
-    columns = F.when(value.isNull(), None)
+    columns, first = F.when(value.isNull(), None), 1
     if own.get("has_rows"):
         # Beside its rows, a key of a map or a list has a record that counts them.
         length = F.conv(F.hex(F.substring("key", 1, 4)), 16, 10).cast("bigint")
         columns = columns.when((F.octet_length("key") == length + 5) & (F.substring("key", -1, 1) == F.lit(b"n")), None)
+    if own.get("has_windows"):
+        # A byte says that it is a window's value. Beside its windows a store has a record of its progress.
+        first, columns = 2, columns.when(F.substring("key", 1, 1) == F.lit(b"m"), None)
     for id, text in writers.items():
         # In front of each value: a zero byte, and the id of its schema.
-        is_its = F.hex(value.substr(1, 5)) == f"{id:010X}"
-        columns = columns.when(is_its, from_avro(F.expr("substring(value, 6)"), text, options))
+        is_its = F.hex(value.substr(first, 5)) == f"{id:010X}"
+        columns = columns.when(is_its, from_avro(F.expr(f"substring(value, {first + 5})"), text, options))
     return state.withColumn(VALUE_COLUMNS, columns.otherwise(wrong))

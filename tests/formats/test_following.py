@@ -71,7 +71,7 @@ def same(row: dict[str, Any] | None, other: dict[str, Any] | None) -> bool:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)  # what has to be fetched, is fetched in it
 async def test_the_table_is_the_databases_under_kills_of_worker_and_connect(
     brokers: str, postgres: str, tmp_path: Path
 ) -> None:

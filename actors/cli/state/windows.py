@@ -10,6 +10,7 @@ import click
 from actors._core.windows.kinds import Window
 from actors.cli.session import Session
 from actors.declare.values.decoder import as_json
+from actors.runtime.message.unresolved import resolved_now
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.joins import JoinStore
 from actors.runtime.windows.store import LAST_MS, WindowStore
@@ -60,7 +61,8 @@ def window_json(store: WindowStore[Any, Any], window: Window, raw: bytes) -> dic
     Raises:
         CodecError: the bytes aren't a value of the store.
     """
-    return {"start_ms": window.start_ms, "end_ms": window.end_ms, "value": as_json(store.result(raw))}
+    value = resolved_now(lambda: as_json(store.result(raw)))
+    return {"start_ms": window.start_ms, "end_ms": window.end_ms, "value": value}
 
 
 def window_line(shown: dict[str, Any]) -> str:

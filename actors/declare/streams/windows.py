@@ -23,8 +23,7 @@ from actors._core.windows.rows import LIST, VALUE, close_parts, decode_list, key
 from actors.declare.arguments import check_arguments
 from actors.declare.declared import check_idle
 from actors.declare.streams.repartition import By, checked_repartition, key_function
-from actors.declare.values.codecs import Codec, resolve
-from actors.declare.values.shapes import ValueType
+from actors.declare.values.codecs import Codec, Format, resolve
 from actors.declare.values.stored import check_aggregate, own_store, state_type, store_keys, use_keys
 from actors.errors import ConfigurationError
 from actors.runtime.handlers.callables import check_callable
@@ -69,6 +68,7 @@ class WindowStores:
         value_type: Any = None,
         key_serializer: str | None = None,
         value_serializer: str | None = None,
+        format: Format | None = None,
         aggregate: Aggregate[Any] | None = None,
         emit: Every | None = None,
         close_when_idle: timedelta | None = None,
@@ -86,6 +86,7 @@ class WindowStores:
             value_type: what `set` and `update` write; of values of an `aggregate`, give it to that.
             key_serializer: as of `store`.
             value_serializer: likewise.
+            format: likewise; not of an `aggregate`.
             aggregate: one of `actors.aggregates`, for `add`. Sessions need one.
             emit: `Every(seconds=…)`: how often windows that change are handed to `on_emit`, by stream time.
             close_when_idle: how far behind the clock windows close while the inputs are at their ends.
@@ -94,17 +95,14 @@ class WindowStores:
         Raises:
             ConfigurationError: the name can't be used, or the arguments contradict each other.
         """
+        values = {"format": format, "value_type": value_type, "value_serializer": value_serializer}
         if aggregate is not None:
-            check_aggregate(f"window store {name}", aggregate, value_type=value_type, value_serializer=value_serializer)
+            check_aggregate(f"window store {name}", aggregate, **values)
         check_idle(f"window store {name}", close_when_idle)
-        rows = self.store(name, key_type=bytes, value_type=bytes, renamed_from=renamed_from)
-        self.key_types[name] = key_type
-        rows.layout = "windows"
-        value = resolve(value_type, value_serializer)
+        rows = self.store(name, key_type=bytes, renamed_from=renamed_from, **values)
+        rows.layout, self.key_types[name] = "windows", key_type
         if aggregate is not None:
             self.value_types[name] = state_type(aggregate)
-        elif value.is_json:
-            self.value_types[name] = ValueType(value_type, 1)
         made = window_store(
             rows,
             windows,
@@ -112,7 +110,7 @@ class WindowStores:
             retention=retention,
             close_when_idle=close_when_idle,
             keys=store_keys(self, key_type, key_serializer),
-            value=value,
+            value=self.value_codecs[name],
             aggregate=aggregate,
         )
         if aggregate is count_distinct():

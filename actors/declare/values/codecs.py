@@ -121,15 +121,17 @@ def is_format(serializer: Any) -> bool:
     return hasattr(serializer, "bind") and hasattr(serializer, "type")
 
 
-def declared_type(what: str, type_: Any, format_: Format | None) -> Any:
+def declared_type(what: str, type_: Any, format_: Format | None, option: str = "format") -> Any:
     """Return the type that a declaration and its format name.
 
     Raises:
-        ConfigurationError: they name two.
+        ConfigurationError: they name two, or what stands in the format's place is none.
     """
+    if format_ is not None and not is_format(format_):
+        raise ConfigurationError(f"{what}: {option}={format_!r} is no format: give one of actors.formats, as Avro()")
     own = None if format_ is None else format_.type
     if own is not None and type_ is not None and own != type_:
-        raise ConfigurationError(f"{what}: format= is of {own}, and its type is {type_}: leave one of the two out")
+        raise ConfigurationError(f"{what}: {option}= is of {own}, and its type is {type_}: leave one of the two out")
     return type_ if own is None else own
 
 

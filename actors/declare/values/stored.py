@@ -56,20 +56,20 @@ def stored_values(
     if bind is not None and serializer is not None:
         raise ConfigurationError(f"{owner}: format= takes the place of value_serializer=: leave one of the two out")
     if aggregate is not None:
-        others = {"value_type": value_type, "value_serializer": serializer, "version": version, "upgrades": upgrades}
-        others["format"] = bind
-        check_aggregate(owner, aggregate, **others)
+        others = {"format": bind, "value_type": value_type, "value_serializer": serializer, "version": version}
+        check_aggregate(owner, aggregate, **others, upgrades=upgrades)
         if aggregate is count_distinct():
             raise ConfigurationError(
                 f"{owner}: aggregates.count_distinct() is for window stores, which have a row for each value: keep the "
                 "values as keys of a store, or give aggregates.approx_distinct()"
             )
         return StoredValues(_codec(owner, aggregate), state_type(aggregate))
-    refuse = refusal(version or 1, owner)
+    number = 1 if version is None else version
+    refuse = refusal(number, owner)
     plain = resolve(value_type, serializer, refuse=refuse) if bind is None else bind(value_type)
     return StoredValues(
-        versioned(plain, version or 1, upgrades or {}, owner),
-        ValueType(value_type if plain.is_json else bytes, version or 1),
+        versioned(plain, number, upgrades or {}, owner),
+        ValueType(value_type if plain.is_json else bytes, number),
         refuse if version is not None and plain.is_json else None,
     )
 

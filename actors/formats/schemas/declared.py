@@ -152,8 +152,9 @@ async def exported(app: Any) -> dict[str, Any]:
                 versions = [await client.at_version(subject, number) for number in await client.versions(subject)]
                 reader = shape.schema.text if shape.schema is not None else versions[-1][1].text if versions else ""
                 writers = {id: schema.text for id, schema in versions}
-                has_rows = app.stores[name].below is not None
-                schemas[place.topic] = {"reader": reader, "writers": writers, "has_rows": has_rows}
+                store = app.stores[name]
+                parts = {"has_rows": store.below is not None, "has_windows": store.layout == "windows"}
+                schemas[place.topic] = {"reader": reader, "writers": writers, **parts}
     return schemas
 
 

@@ -88,6 +88,7 @@ class Actor(Generic[S, K]):
     Attributes:
         ctx: the message's `Context`.
         state_type: the type in the brackets.
+        state_format: how states become bytes, one of `actors.formats`; JSON when left out.
         state_version: the version of `state_type`; raise it together with a change that old values don't fit.
         state_ttl: how long a state is there after it was last changed or set; for ever by default.
         key_type: the second type in the brackets, `Any` if there is none.
@@ -138,6 +139,7 @@ class Actor(Generic[S, K]):
     state_type: ClassVar[Any] = NoneType
     key_type: ClassVar[Any] = Any
     type_arguments: ClassVar[tuple[Any, Any]] = NoneType, Any
+    state_format: ClassVar[Any] = None
     state_version: ClassVar[int] = 1
     state_ttl: ClassVar[timedelta | None] = None
     state_upgrades: ClassVar[Mapping[int, Callable[[Any], Any]]] = {}

@@ -17,7 +17,7 @@ from typing import Any
 
 from actors._core.logs import error_text, escaping
 from actors._core.outside import EXITS
-from actors.errors import HandlerFailedError, show_bytes
+from actors.errors import HandlerFailedError, UnresolvedSchemaError, show_bytes
 from actors.ports import Clock
 from actors.runtime.cancellation import is_cancelled, is_closed, running_task
 from actors.runtime.message.context import Context, enter_message
@@ -127,7 +127,10 @@ async def remove(messages: TaskState, store: Store[Any, Any], overlay: Overlay, 
     if not overlay.has_write(key):
         # Else a handler or another key's hook was here first: the next round sees what it left.
         error = await _remove(messages, store, key, raw)
-        if error is not None:
+        if isinstance(error, UnresolvedSchemaError):
+            # The registry is asked once; a later round has the schema, or asks again.
+            await error.fetch()
+        elif error is not None:
             _log(messages, store, key, error, "it is called again later")
         messages.scope.release()
 
@@ -153,6 +156,9 @@ async def remove_own(ctx: Context, store: Store[Any, Any], *, stops: bool) -> No
         enter_message(ctx)
     if error is None:
         return
+    if isinstance(error, UnresolvedSchemaError):
+        # The message waits for the schema, as for its own.
+        raise error
     if stops:
         raise HandlerFailedError(
             f"on_expire of store {store.name} raised {error_text(error)} for the expired key, ahead of this message",

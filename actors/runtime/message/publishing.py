@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from actors._core.logs import escaping, text_of
-from actors.errors import UsageError, show_bytes
+from actors.errors import UnresolvedSchemaError, UsageError, show_bytes
 from actors.ports import ChangelogWrites, Output
 from actors.runtime.message.outputs import NO_HEADERS, RECORD_OVERHEAD_BYTES, OutputTopic, new_tuple, too_large
 from actors.runtime.message.store import Store
@@ -48,10 +48,13 @@ class Publication:
 
         Raises:
             RecordTooLargeError: the topic doesn't take it.
+            UnresolvedSchemaError: the topic's schema isn't here yet.
             UsageError: key or value isn't what the topic declares.
         """
         try:
             key, value = self._key(raw_key), self._value(raw_value)
+        except UnresolvedSchemaError:
+            raise
         except Exception as error:
             raise UsageError(
                 f"store {self.store} is published to topic {self.topic.name}, which can't hold what was written for "

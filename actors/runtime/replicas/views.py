@@ -23,6 +23,7 @@ from actors._core.view_rules import Change
 from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
 from actors.ports import Clock, TopicLogs
 from actors.runtime.cancellation import end, is_closed, running_task
+from actors.runtime.message.unresolved import resolved
 from actors.runtime.replicas.view_replica import ViewReplica, ViewReplicaStores
 from stores._core.overlay import after_prefix
 from stores._core.record import METADATA_BYTES, is_expired
@@ -283,10 +284,12 @@ class TopicView(Generic[K, V]):
     async def _call_one(self, callback: Callback, partition: int, change: Change) -> None:
         raw_key, old, new = change
         codecs, running = self._opened(), running_task()
+
+        def value(raw: bytes | None) -> Any:
+            return None if raw is None else codecs.decode_value(raw[METADATA_BYTES:])
+
         try:
-            key = codecs.decode_key(raw_key)
-            before, after = (None if raw is None else codecs.decode_value(raw[METADATA_BYTES:]) for raw in (old, new))
-            result = callback(key, before, after)
+            result = callback(*await resolved(lambda: (codecs.decode_key(raw_key), value(old), value(new))))
             if inspect.isawaitable(result):
                 await result
         except (asyncio.CancelledError, *EXITS):

@@ -13,12 +13,14 @@ import pytest
 
 from actors import App
 from actors._core.values.rows import encode_span, rows_prefix, span_key
+from actors._core.windows.rows import VALUE, aligned_key
 from actors.formats import Avro
 from actors.formats.schemas.declared import exported
 from actors.runtime.message.unresolved import resolved_now
 from actors.testing import FakeRegistry
 from spark_replay import InputError, kafka, rebuild_state, value_columns, write_rebuild
 from spark_replay.jars import package_of
+from stores._core.windows import PROGRESS_KEY, Progress, encode_progress
 from tests.spark.helpers import NOW_MS, Transaction, Write, home, write_log
 
 if TYPE_CHECKING:
@@ -115,6 +117,15 @@ def test_the_record_that_counts_the_rows_of_a_key_is_no_value(spark: SparkSessio
     [own] = schemas.values()
     file = written(tmp_path, {"rows": own | {"has_rows": True}}, "log")
     content = [(span_key(b"ada"), encode_span(0, 1)), (rows_prefix(b"ada") + b"n", old)]
+    frame = value_columns(spark.createDataFrame(content, "key binary, value binary"), file, "log")
+    assert [row["value_columns"] and row["value_columns"]["owner"] for row in frame.collect()] == [None, "ada"]
+
+
+def test_windows_have_columns_and_the_record_of_their_progress_has_none(spark: SparkSession, tmp_path: Path) -> None:
+    old, _, schemas = bytes_and_schemas()
+    [own] = schemas.values()
+    file = written(tmp_path, {"windows": own | {"has_windows": True}}, "log")
+    content = [(PROGRESS_KEY, encode_progress(Progress())), (aligned_key(60_000, b"ada"), VALUE + old)]
     frame = value_columns(spark.createDataFrame(content, "key binary, value binary"), file, "log")
     assert [row["value_columns"] and row["value_columns"]["owner"] for row in frame.collect()] == [None, "ada"]
 

@@ -15,6 +15,14 @@ def test_the_shop_reads_and_writes_avro() -> None:
         assert driver.get(names["ordered"], "ada") == names["Total"](4)
 
 
+def test_a_state_has_a_format() -> None:
+    names = block("docs/how-to/formats.md", "Stores").run({})
+    with ActorTestDriver(names["app"]) as driver:
+        for cents in (2, 3):
+            driver.send("deposits", key="ada", value=names["Deposit"](cents))
+        assert driver.get(names["Account"], "ada") == names["Balance"](5)
+
+
 def test_registries() -> None:
     for names in (
         block("docs/how-to/formats.md", "Where schemas are").run({}),

@@ -1,6 +1,7 @@
 """Types as values and as keys, in each format: what is written is read back, and equal keys have equal bytes."""
 
 import enum
+import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -11,13 +12,16 @@ import faust
 import msgspec
 import pydantic
 import pytest
+from google.protobuf.struct_pb2 import Struct
 
 from actors import App
 from actors.declare.values.schemas import topic_codecs
 from actors.errors import ConfigurationError
-from actors.formats import Avro, CodecError, Json, JsonSchema
+from actors.formats import Avro, CodecError, Json, JsonSchema, Protobuf
+from actors.formats.data import plain_data
 from actors.runtime.message.unresolved import resolved_now
 from actors.testing import FakeRegistry
+from tests.unit.formats.served import messages
 
 T = TypeVar("T")
 Cents = NewType("Cents", int)
@@ -222,3 +226,74 @@ def test_an_error_of_pydantic_names_the_field() -> None:
     codec = codecs_of(Json, Customer)[1]
     with pytest.raises(CodecError, match="since"):
         codec.decode(b'{"fullName": "Ada", "since": "yesterday"}')
+
+
+class Spot(msgspec.Struct):
+    x: float
+
+
+class Cloud(msgspec.Struct):
+    name: str
+    middle: Spot | None = None
+    points: list[Spot] = []
+    by_name: dict[str, float] = {}
+    anything: Any = None
+
+
+@pytest.mark.parametrize(
+    "cloud",
+    [
+        Cloud("a", Spot(math.nan)),
+        Cloud("a", None, [Spot(1.0), Spot(math.inf)]),
+        Cloud("a", by_name={"b": math.nan}),
+        Cloud("a", anything=[{"b": -math.inf}]),
+    ],
+)
+def test_nan_is_found_wherever_a_type_may_have_it(cloud: Cloud) -> None:
+    data = plain_data(Cloud, is_key=False)
+    with pytest.raises(ValueError, match=r"NaN|infinity|nan|inf"):
+        data.dump(cloud)
+    with pytest.raises(ValueError, match=r"NaN|infinity|nan|inf"):
+        data.load(msgspec.to_builtins(cloud))
+    whole = Cloud("a", Spot(1.0), [Spot(2.0)], {"b": 3.0})
+    assert data.load(data.dump(whole)) == whole
+
+
+def struct_of(**fields: Any) -> Struct:
+    made = Struct()
+    made.update(fields)
+    return made
+
+
+READINGS = messages(
+    "readings.proto",
+    """
+Reading name:string value:double more:*float next:.shop.Reading others:*.shop.Reading
+""",
+)["Reading"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        READINGS(value=math.nan),
+        READINGS(value=1, more=[1, math.inf]),
+        READINGS(next=READINGS(next=READINGS(value=-math.inf))),
+        READINGS(others=[READINGS(), READINGS(more=[math.nan])]),
+        struct_of(a=math.nan),
+        struct_of(a=[{"b": [1, {"c": math.inf}]}]),
+    ],
+    ids=str,
+)
+def test_messages_with_nan_are_neither_written_nor_read(message: Any) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry=FakeRegistry())
+    _, codec = topic_codecs(app.topic("readings", format=Protobuf(type(message))))
+    with pytest.raises(CodecError, match="which JSON can't hold"):
+        resolved_now(lambda: codec.encode(message))
+    whole = (
+        READINGS(value=1, next=READINGS(more=[2.5])) if isinstance(message, READINGS) else struct_of(a=[1, {"b": 2}])
+    )
+    raw = resolved_now(lambda: codec.encode(whole))
+    assert codec.decode(raw) == whole
+    with pytest.raises(CodecError, match="which JSON can't hold"):
+        codec.decode(raw[:6] + message.SerializeToString())
