@@ -66,8 +66,7 @@ def main(queries: str, records: int, systems: str, grace_s: float | None, quick:
     folder = Path(tempfile.mkdtemp(prefix="nexmark-"))
     results: Results = {system: {} for system in taking_part}
     try:
-        # The events are those of a former year.
-        with start_cluster(folder, overrides={"log.retention.ms": "-1"}) as cluster:
+        with start_cluster(folder) as cluster:
             bench = _Bench(cluster.bootstrap, folder, span_s(records) if grace_s is None else grace_s)
             is_complete = asyncio.run(bench.run(queries.split(","), records, results, warm=not quick))
     finally:

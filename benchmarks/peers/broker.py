@@ -44,10 +44,10 @@ class Output(NamedTuple):
     value: bytes | None
 
 
-async def make_topics(brokers: str, *names: str, partitions: int) -> None:
+async def make_topics(brokers: str, *names: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
     """Make topics and wait until each partition has a leader."""
     async with _admin(brokers) as admin:
-        answer = await admin.create_topics([NewTopic(name, partitions, 1) for name in names])
+        answer = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=config) for name in names])
         failed = [error for error in answer.topic_errors if error[1]]
         if failed:
             raise RuntimeError(f"topics can't be made: {failed}")
