@@ -8,7 +8,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -209,7 +209,7 @@ class _Watch:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def over(cls, job: Job, worker: Worker) -> Any:
+    async def over(cls, job: Job, worker: Worker) -> AsyncIterator[Self]:
         """Watch a worker for the time of the block."""
         async with (
             Group.watching(job.brokers, job.group, "") as group,
