@@ -46,7 +46,7 @@ Results = dict[str, dict[str, Result]]
 
 @click.command()
 @click.option("--queries", default=",".join(INPUTS), show_default=True, help="Separated by commas.")
-@click.option("--records", default=1_000_000, show_default=True, type=click.IntRange(1_000, _MAX_RECORDS))
+@click.option("--records", default=500_000, show_default=True, type=click.IntRange(1_000, _MAX_RECORDS))
 @click.option("--system", "systems", default=",".join(_SYSTEMS), show_default=True, help="Who takes part.")
 @click.option("--grace-s", type=float, help="Of windows and of the join of Q4; by default as long as the backlog.")
 @click.option("--quick", is_flag=True, help=f"{_QUICK_RECORDS:,} records, to see that it works.")
