@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -44,10 +44,10 @@ class Output(NamedTuple):
     value: bytes | None
 
 
-async def make_topics(brokers: str, *names: str, partitions: int) -> None:
+async def make_topics(brokers: str, *names: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
     """Make topics and wait until each partition has a leader."""
     async with _admin(brokers) as admin:
-        answer = await admin.create_topics([NewTopic(name, partitions, 1) for name in names])
+        answer = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=config) for name in names])
         failed = [error for error in answer.topic_errors if error[1]]
         if failed:
             raise RuntimeError(f"topics can't be made: {failed}")
@@ -96,10 +96,20 @@ async def load(
 
 async def ends(brokers: str, topic: str) -> dict[int, int]:
     """Return the high watermarks of a topic."""
+    async with watching_ends(brokers, topic) as look:
+        return await look()
+
+
+@contextlib.asynccontextmanager
+async def watching_ends(brokers: str, topic: str) -> AsyncIterator[Callable[[], Awaitable[dict[int, int]]]]:
+    """A function that returns the high watermarks of a topic, for the time of the block."""
     async with _consuming(brokers, "read_uncommitted") as consumer:
-        return {
-            part.partition: end for part, end in (await consumer.end_offsets(await _parts(consumer, topic))).items()
-        }
+        parts = await _parts(consumer, topic)
+
+        async def look() -> dict[int, int]:
+            return {part.partition: end for part, end in (await consumer.end_offsets(parts)).items()}
+
+        yield look
 
 
 async def read_committed(brokers: str, topic: str, *, patience_s: float) -> list[Output] | None:
@@ -180,16 +190,17 @@ class Group:
 
     async def committed(self) -> dict[int, int]:
         """Return the committed offsets by partition, without those that have none."""
+        offsets = await self.committed_anywhere()
+        return {part.partition: offset for part, offset in offsets.items() if part.topic == self._topic}
+
+    async def committed_anywhere(self) -> dict[TopicPartition, int]:
+        """Return the committed offsets of all topics that the group reads, without those that have none."""
         try:
             offsets = await self._admin.list_consumer_group_offsets(self._name)
         except (KafkaError, OSError):
             # A group that was never joined has a coordinator that is still being elected.
             return {}
-        return {
-            part.partition: found.offset
-            for part, found in offsets.items()
-            if part.topic == self._topic and found.offset >= 0
-        }
+        return {part: committed.offset for part, committed in offsets.items() if committed.offset >= 0}
 
     async def has_members(self, count: int) -> bool:
         """Whether the group is stable and has so many members."""
@@ -206,6 +217,12 @@ async def delete_topics(brokers: str, *names: str) -> None:
     async with _admin(brokers) as admin:
         there = set(await admin.list_topics())
         await admin.delete_topics([name for name in names if name in there])
+
+
+async def delete_all(brokers: str, prefix: str) -> None:
+    """Delete all topics whose names begin so."""
+    async with _admin(brokers) as admin:
+        await admin.delete_topics([name for name in await admin.list_topics() if name.startswith(prefix)])
 
 
 @contextlib.asynccontextmanager

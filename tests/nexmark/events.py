@@ -16,6 +16,8 @@ from actors.testing.fakes.cluster import EPOCH_MS
 
 DISORDER_MS = 2_000
 STEP_MS = 10
+EVERY = 50
+"""Of so many events the first is a person, and the next three are auctions."""
 DAY_MS = 86_400_000
 MIDNIGHT_MS = EPOCH_MS // DAY_MS * DAY_MS
 END_MS = MIDNIGHT_MS + 3 * DAY_MS // 4
@@ -63,18 +65,22 @@ class Events:
     bids: list[Bid]
 
 
-def generate(count: int, seed: int = 1) -> Events:
-    """Return so many events, and a last one for each partition."""
-    random, begin_ms = Random(seed), MIDNIGHT_MS - count * STEP_MS // 2
+def generate(count: int, seed: int = 1, *, step_ms: int = STEP_MS, bids: bool = True) -> Events:
+    """Return so many events, `step_ms` after each other, and a last one for each partition; without `bids` no others.
+
+    Args:
+        count: of all events, left out or not.
+    """
+    random, begin_ms = Random(seed), MIDNIGHT_MS - count * step_ms // 2
     events = Events([], [], [])
     for number in range(count):
-        at_ms, place = begin_ms + number * STEP_MS, number % 50
+        at_ms, place = begin_ms + number * step_ms, number % EVERY
         if place == 0:
             events.persons.append(_person(random, _FIRST + len(events.persons), at_ms))
         elif place <= 3:
             identity, people = _FIRST + len(events.auctions), len(events.persons)
             events.auctions.append(_auction(random, identity, _recent(random, people, hot=4), at_ms))
-        else:
+        elif bids:
             auction = _recent(random, len(events.auctions), hot=2)
             bidder = _recent(random, len(events.persons), hot=4)
             events.bids.append(_bid(random, len(events.bids), (auction, bidder), at_ms))
@@ -82,12 +88,12 @@ def generate(count: int, seed: int = 1) -> Events:
         sorted(stream, key=lambda event: event.at_ms + random.random() * DISORDER_MS)
         for stream in (events.persons, events.auctions, events.bids)
     ]
-    persons, auctions, bids = shuffled
+    events = Events(*shuffled)
     for identity in _LAST_IDS:
-        persons.append(_person(random, identity, END_MS))
-        auctions.append(_auction(random, identity, identity, END_MS))
-        bids.append(_bid(random, identity, (identity, identity), END_MS))
-    return Events(persons, auctions, bids)
+        events.persons.append(_person(random, identity, END_MS))
+        events.auctions.append(_auction(random, identity, identity, END_MS))
+        events.bids.append(_bid(random, identity, (identity, identity), END_MS))
+    return events
 
 
 def _recent(random: Random, count: int, *, hot: int) -> int:

@@ -1,8 +1,8 @@
 """Nexmark's queries as programs: `QUERIES[name]` declares one on the topics of a `Nexmark`.
 
 Every query sends rows to `nexmark.rows`; those that have a result for each key, which changes, return the store that
-has it in the end. A window has a grace of `GRACE`, which is as much as events are out of order within a partition; that
-of a second stage needs none.
+has it in the end. A window has a grace of `nexmark.grace`, by default as much as events are out of order within a
+partition; that of a second stage needs none.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ GRACE = timedelta(milliseconds=DISORDER_MS)
 class Nexmark:
     """The topics of a query: persons and auctions by their ids, bids by their bidders."""
 
-    def __init__(self, name: str, *, prefix: str = "", **options: Any) -> None:
+    def __init__(self, name: str, *, prefix: str = "", grace: timedelta = GRACE, **options: Any) -> None:
         self.prefix = prefix
+        self.grace = grace
         self.app = App(f"{prefix}nexmark-{name}", **{"broker": "kafka://127.0.0.1:9092"} | options)
         self.persons = self.topic("persons", key_type=int, value_type=Person)
         self.auctions = self.topic("auctions", key_type=int, value_type=Auction)
         self.bids = self.topic("bids", key_type=int, value_type=Bid)
-        self.rows = self.topic("rows", key_type=int, value_type=list)
+        self.rows = self.topic("rows", key_type=str, value_type=list)
 
     def topic(self, name: str, **options: Any) -> Any:
         return self.app.topic(f"{self.prefix}{name}", **options)
@@ -87,7 +88,7 @@ def _sell(nexmark: Nexmark, on_sale: Callable[[Context, Sale], None]) -> Any:
         many=nexmark.bids,
         by={nexmark.bids: "auction"},
         until=lambda auction: auction.expires_ms + 1,
-        grace=GRACE,
+        grace=nexmark.grace,
     )
     async def offer(ctx: Context, auction: Auction, bid: Bid) -> None:
         if auction.at_ms <= bid.at_ms:
@@ -109,8 +110,17 @@ def q4(nexmark: Nexmark) -> Any:
     """Average price of the sold auctions of each category."""
     sold = nexmark.topic("sold", key_type=int, value_type=Sale, writers=["sell"])
     sales = nexmark.app.table(sold)
+
+    async def send(ctx: Context, average: float) -> None:
+        ctx.send(nexmark.rows, key=str(ctx.key), value=[ctx.key, average])
+
     averages = sales.aggregate(
-        "averages", by=lambda sale: sale.auction.category, key_type=int, aggregate=aggregates.mean(), of=_price
+        "averages",
+        by=lambda sale: sale.auction.category,
+        key_type=int,
+        aggregate=aggregates.mean(),
+        of=_price,
+        on_change=send,
     )
 
     @nexmark.app.actor(sold, stores=[sales])
@@ -132,7 +142,7 @@ class Bids(msgspec.Struct, order=True):
 def q5(nexmark: Nexmark) -> None:
     """Hot items: the auction with the most bids of each hopping window, of equal ones the first."""
     counts = nexmark.app.window_store(
-        "counts", Hopping(timedelta(seconds=10), timedelta(seconds=2)), key_type=int, grace=GRACE,
+        "counts", Hopping(timedelta(seconds=10), timedelta(seconds=2)), key_type=int, grace=nexmark.grace,
         aggregate=aggregates.count(),
     )  # fmt: skip
 
@@ -174,7 +184,7 @@ def q6(nexmark: Nexmark) -> Any:
 def q7(nexmark: Nexmark) -> None:
     """Highest bid of each 10 s, of equal ones the first."""
     highest = nexmark.app.window_store(
-        "highest", Tumbling(seconds=10), grace=GRACE, aggregate=_top(Bid, by=lambda bid: (bid.price, -bid.id))
+        "highest", Tumbling(seconds=10), grace=nexmark.grace, aggregate=_top(Bid, by=lambda bid: (bid.price, -bid.id))
     )
 
     @nexmark.app.actor(nexmark.bids, by=lambda bid: "all", stores=[highest])
@@ -188,7 +198,9 @@ def q7(nexmark: Nexmark) -> None:
 
 def q8(nexmark: Nexmark) -> None:
     """New users: who came and opened an auction in the same 10 s."""
-    users = nexmark.app.window_store("users", Tumbling(seconds=10), key_type=int, grace=GRACE, value_type=list[str])
+    users = nexmark.app.window_store(
+        "users", Tumbling(seconds=10), key_type=int, grace=nexmark.grace, value_type=list[str]
+    )
 
     @nexmark.app.actor(nexmark.persons, nexmark.auctions, by={nexmark.auctions: "seller"}, stores=[users])
     async def register(ctx: Context, person: Person) -> None:
@@ -216,7 +228,7 @@ def q9(nexmark: Nexmark) -> None:
 def q11(nexmark: Nexmark) -> None:
     """User sessions: bids of each bidder without a pause of more than 10 s."""
     sessions = nexmark.app.window_store(
-        "sessions", Session(timedelta(seconds=10)), key_type=int, grace=GRACE, aggregate=aggregates.count()
+        "sessions", Session(timedelta(seconds=10)), key_type=int, grace=nexmark.grace, aggregate=aggregates.count()
     )
 
     @nexmark.app.actor(nexmark.bids, stores=[sessions])
@@ -269,7 +281,7 @@ def q14(nexmark: Nexmark) -> None:
 def _statistics(nexmark: Nexmark, by: Any) -> None:
     """Send per day and group: bids, those below 10,000 and a million, different bidders and auctions."""
     days, bidders, auctions = (
-        nexmark.app.window_store(name, Tumbling(days=1), grace=GRACE, aggregate=aggregate)
+        nexmark.app.window_store(name, Tumbling(days=1), grace=nexmark.grace, aggregate=aggregate)
         for name, aggregate in (
             ("days", _sums(3)),
             ("bidders", aggregates.count_distinct()),
@@ -309,12 +321,13 @@ def q16(nexmark: Nexmark) -> None:
 
 def q17(nexmark: Nexmark) -> None:
     """Statistics of each day and auction: bids, those below 10,000, the least, the highest and the sum."""
-    days = nexmark.app.window_store("days", Tumbling(days=1), key_type=int, grace=GRACE, aggregate=aggregates.Aggregate(
+    prices = aggregates.Aggregate(
         initial=None,
         add=lambda row, price: (1, int(price < 10_000), price, price, price) if row is None else (
             row[0] + 1, row[1] + int(price < 10_000), min(row[2], price), max(row[3], price), row[4] + price),
         state_type=tuple[int, int, int, int, int] | None, name="prices",
-    ))  # fmt: skip
+    )  # fmt: skip
+    days = nexmark.app.window_store("days", Tumbling(days=1), key_type=int, grace=nexmark.grace, aggregate=prices)
 
     @nexmark.app.actor(nexmark.bids, by="auction", stores=[days])
     async def count(ctx: Context, bid: Bid) -> None:
@@ -331,7 +344,8 @@ def q18(nexmark: Nexmark) -> Any:
 
     @nexmark.app.actor(nexmark.bids, by=lambda bid: f"{bid.bidder}/{bid.auction}", stores=[last])
     async def keep(ctx: Context, bid: Bid) -> None:
-        last.add(ctx.key, bid)
+        if last.add(ctx.key, bid) == [bid]:
+            ctx.send(nexmark.rows, key=ctx.key, value=[ctx.key, bid.id, 1])
 
     return last
 

@@ -9,6 +9,7 @@ import java.util.function.BiFunction;
 import org.apache.avro.Schema;
 import org.apache.avro.generic.GenericRecord;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
+import org.apache.kafka.clients.producer.ProducerConfig;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
@@ -69,9 +70,10 @@ public final class Main {
             case "tumbling", "hopping", "session" -> Windows.topology(options);
             case "stream_join", "table_join" -> Joins.topology(options);
             case "backlog" -> Backlog.topology(options);
+            case "nexmark" -> Nexmark.topology(options);
             default -> throw new IllegalArgumentException(
                 "--mode " + mode + ": counter, dedupe, summarise, count_avro, count_protobuf, tumbling, "
-                    + "hopping, session, stream_join, table_join or backlog");
+                    + "hopping, session, stream_join, table_join, backlog or nexmark");
         };
     }
 
@@ -136,6 +138,9 @@ public final class Main {
         }
         int sessionMs = Integer.parseInt(options.get("session-timeout-ms", "10000"));
         config.put(StreamsConfig.consumerPrefix(ConsumerConfig.SESSION_TIMEOUT_MS_CONFIG), sessionMs);
+        config.put(
+            StreamsConfig.producerPrefix(ProducerConfig.TRANSACTION_TIMEOUT_CONFIG),
+            Integer.parseInt(options.get("transaction-timeout-ms", "10000")));
         config.put(StreamsConfig.consumerPrefix(ConsumerConfig.HEARTBEAT_INTERVAL_MS_CONFIG), Math.min(1000, sessionMs / 3));
         return config;
     }
