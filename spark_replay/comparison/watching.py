@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, Row
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.comparison.held import Held, Part
-from spark_replay.comparison.live import Digests, StoredRow, Workers, caught_up
+from spark_replay.comparison.held import ROWS, Held, Part
+from spark_replay.comparison.live import Workers, caught_up
 from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.comparison.validate import comparable, compare_held
 from spark_replay.comparison.writers import find_foreign
@@ -35,10 +35,10 @@ from spark_replay.fold.rebuild import write_rebuild
 from spark_replay.fold.rebuilt import SUMMARY, require_sound
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
-from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.reading import reading
+from stores._core.digests import Digests, StoredRow
 from stores._core.record import INPUT_BITS, INPUTS_VERSION, METADATA_BYTES, METADATA_VERSION, decode_metadata, place_of
 
 if TYPE_CHECKING:
@@ -46,10 +46,6 @@ if TYPE_CHECKING:
 
 MOST_BUCKETS = 16
 """Of so many buckets of a partition that differ the rows are asked for."""
-_ROWS = (
-    "partition int, claimed int, key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint, "
-    "input int"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +136,7 @@ class Watch:
         # a partition that has no answer stays where it is
         offsets = {**dict(enumerate(base.ends)), **offsets}
         base.require_before(topic, point_at(topic, tuple(offsets.values()), [as_of_ms] * topic.partition_count))
-        with reading(str(self.source)):
-            since = read_rows(self.source, replace(topic, starts=base.ends, ends=tuple(offsets.values())))
-            is_same = base.ends == tuple(offsets.values()) or since.isEmpty()
-        if is_same:
+        if base.ends == tuple(offsets.values()):
             require_sound(base.folder, base.rebuilt)
         else:
             self._rebuild(offsets, as_of_ms, self.folder)
@@ -184,7 +177,7 @@ class Watch:
             placement=self.placement,
             partition_count=topic.partition_count,
             parts=parts,
-            read=lambda spark: spark.createDataFrame(rows, _ROWS),
+            read=lambda spark: spark.createDataFrame(rows, ROWS),
         )
         return topic, comparable(state, topic)
 
@@ -294,7 +287,7 @@ def _equal(keys: Mapping[int, int]) -> list[Row]:
 
 
 def _row(partition: int, row: StoredRow) -> tuple[object, ...]:
-    """Return a row of `_ROWS`; one whose write metadata is damaged has none."""
+    """Return a row of `ROWS`; one whose write metadata is damaged has none."""
     try:
         metadata = decode_metadata(row.value)
     except ValueError:
