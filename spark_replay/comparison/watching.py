@@ -81,7 +81,9 @@ class Watch:
         with reading(f"the rebuild in {self.folder}"):
             answers = {number: answers[number] for number in state.positions}
             keys, differing = _compared(base, answers, as_of_ms)
-        summary, count = Summary(_equal(keys)), sum(map(len, differing.values()))
+        none = dict.fromkeys(("records", "damaged", "over"), 0)
+        equal = [Row(partition=at, kind="equal", count=n, held=n, live=n, **none) for at, n in keys.items()]
+        summary, count = Summary(equal), sum(map(len, differing.values()))
         if differing:
             topic, judged, late = self._judged(base, answers, differing, as_of_ms)
             summary = replace(judged, kinds=[*summary.kinds, *judged.kinds])
@@ -275,15 +277,6 @@ def _compared(base: Base, answers: Mapping[int, Digests], as_of_ms: int) -> tupl
             else:
                 differing.setdefault(number, []).append(bucket)
     return equal, differing
-
-
-def _equal(keys: Mapping[int, int]) -> list[Row]:
-    """Return a row of `Summary.kinds` for each partition's keys in equal buckets."""
-    none = dict.fromkeys(("records", "damaged", "over"), 0)
-    return [
-        Row(partition=number, kind="equal", count=count, held=count, live=count, **none)
-        for number, count in keys.items()
-    ]
 
 
 def _row(partition: int, row: StoredRow) -> tuple[object, ...]:

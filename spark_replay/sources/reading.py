@@ -73,7 +73,7 @@ def _raise_own(text: str) -> None:
     kinds = {kind.__name__: kind for kind in ReplayError.__subclasses__()}
     # the last one has the others as its causes
     for name, reason in reversed(_OWN.findall(text)):
-        raise kinds[name](reason)
+        raise kinds.get(name, ReplayError)(reason)
 
 
 def _reason(error: Exception) -> str:

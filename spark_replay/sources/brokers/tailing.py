@@ -58,7 +58,7 @@ def catch_up(
         for number, place in places.items():
             consumer.seek(place, topic.ends[number])
         polled, ends = _poll(jvm, consumer, places, topic)
-        records = [_record(record) for batch in polled for record in batch.iterator()]
+        records = [_record(record) for record in _each(polled)]
     return tuple(ends.get(number, end) for number, end in enumerate(topic.ends)), records
 
 
@@ -119,6 +119,14 @@ def _consumer(jvm: Any, client: Mapping[str, str], failure: str) -> Iterator[Any
             consumer.close(jvm.java.time.Duration.ofSeconds(1))
     except Py4JJavaError as error:
         raise ReadError(f"{failure}: {java_reason(error.java_exception)}") from error
+
+
+def _each(polled: Iterable[Any]) -> Iterator[Any]:
+    # py4j's own iteration takes a lost connection for the end
+    for batch in polled:
+        records = batch.iterator()
+        while records.hasNext():
+            yield records.next()
 
 
 def _record(one: Any) -> Record:
