@@ -35,6 +35,7 @@ from spark_replay.fold.rebuild import write_rebuild
 from spark_replay.fold.rebuilt import SUMMARY, require_sound
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
+from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.reading import reading
@@ -138,7 +139,11 @@ class Watch:
         # a partition that has no answer stays where it is
         offsets = {**dict(enumerate(base.ends)), **offsets}
         base.require_before(topic, point_at(topic, tuple(offsets.values()), [as_of_ms] * topic.partition_count))
-        if base.ends == tuple(offsets.values()):
+        with reading(str(self.source)):
+            since = read_rows(self.source, replace(topic, starts=base.ends, ends=tuple(offsets.values())))
+            # a position moves over markers of transactions too
+            is_same = base.ends == tuple(offsets.values()) or since.isEmpty()
+        if is_same:
             require_sound(base.folder, base.rebuilt)
         else:
             self._rebuild(offsets, as_of_ms, self.folder)
@@ -184,11 +189,7 @@ class Watch:
         return topic, comparable(state, topic)
 
     def _judged(
-        self,
-        base: Base,
-        answers: Mapping[int, Digests],
-        differing: dict[int, list[int]],
-        as_of_ms: int,
+        self, base: Base, answers: Mapping[int, Digests], differing: dict[int, list[int]], as_of_ms: int
     ) -> tuple[Topic, Summary, Mapping[int, str]]:
         """Judge the rows of buckets that differ, and leave those of `differing` that weren't looked at.
 
