@@ -135,18 +135,18 @@ def name_causes(
         .agg(
             F.min("source_offset").alias("first_source"),
             F.min("offset").alias("first_offset"),
-            _last_offset(CONTENT_AND_METADATA).alias("held_at"),
-            _last_offset(("epoch", "source_offset", "input")).alias("origin_at"),
+            F.max(F.when(_is_held(CONTENT_AND_METADATA), F.col("offset"))).alias("held_at"),
+            F.max(F.when(_is_held(("epoch", "source_offset", "input")), F.col("offset"))).alias("origin_at"),
         )
     )
-    of_key = writers.where("key IS NOT NULL").groupBy("partition", "key")
-    offsets = [of_key.agg(F.max("held_at").alias("held_at"), F.max("origin_at").alias("origin_at"))]
+    offsets = writers.where("key IS NOT NULL").withColumn("aborted_at", F.lit(None).cast("bigint"))
     if everything is not None:
         written = _with_fields(everything.join(asked, on=["partition", "key"], how="inner"))
-        offsets += [written.groupBy("partition", "key").agg(_last_offset(CONTENT_AND_METADATA).alias("aborted_at"))]
-    facts = reduce(lambda left, right: left.join(send(right), ["partition", "key"], "left"), offsets, suspects)
-    if everything is None:
-        facts = facts.withColumn("aborted_at", F.lit(None).cast("bigint"))
+        aborted_at = F.when(_is_held(CONTENT_AND_METADATA), F.col("offset")).alias("aborted_at")
+        offsets = offsets.unionByName(written.select("partition", "key", aborted_at), allowMissingColumns=True)
+    lasts = [F.max(name).alias(name) for name in ("held_at", "origin_at", "aborted_at")]
+    of_key = offsets.groupBy("partition", "key").agg(*lasts)
+    facts = suspects.join(send(of_key), on=["partition", "key"], how="left")
     facts = facts.join(F.broadcast(_epochs(writers)), on="partition", how="left")
     held_epoch, held_source = F.col("export.epoch"), F.col("export.source_offset")
     held_input = F.coalesce("export.input", F.lit(0))
@@ -176,10 +176,9 @@ def _with_fields(beside: DataFrame) -> DataFrame:
     )
 
 
-def _last_offset(names: Sequence[str]) -> Column:
-    """Return the offset of the last record that has the same in some fields as what is held."""
-    is_same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"asked.{name}")) for name in names))
-    return F.max(F.when(is_same, F.col("offset")))
+def _is_held(names: Sequence[str]) -> Column:
+    """Return whether a record has the same in some fields as what is held."""
+    return reduce(and_, (F.col(name).eqNullSafe(F.col(f"asked.{name}")) for name in names))
 
 
 def _epochs(writers: DataFrame) -> DataFrame:
