@@ -170,7 +170,7 @@ def _looks(source: KafkaSource, point: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         records = KafkaSource.records
         patch.setattr(KafkaSource, "records", lambda self, topic: calls.append(topic) or records(self, topic))
-        patch.setattr("spark_replay.fold.rebuild.settle", lambda *_: None)
+        patch.setattr("spark_replay.fold.rebuild.settle", lambda *_, **__: None)
         folded_at(source, point)
     return len(calls)
 
