@@ -44,7 +44,7 @@ from spark_replay.sources.archives.manifest import (
 )
 from spark_replay.sources.archives.verification import digests_of, file_name, read_parquet, require_sound
 from spark_replay.sources.brokers.topic import Topic, asking
-from spark_replay.sources.digests import SHARED
+from spark_replay.sources.digests import require_read_back
 from spark_replay.sources.folders import WRITING, Folder
 from spark_replay.sources.kafka import KafkaSource, kafka, read_topics, require_following
 from spark_replay.sources.reading import reading
@@ -308,7 +308,7 @@ class _Run:
         sizes = {name: size for name, (size, _) in self._folder.files(attempt).items() if name.endswith(".parquet")}
         names = sorted(sizes)
         if not names:
-            self._require_read_back(records, 0)
+            require_read_back(records, 0, self._folder)
             return []
         rows = read_parquet(self._spark, self._folder, names, SCHEMA).groupBy(
             "_metadata.file_path", "topic", "partition"
@@ -321,7 +321,7 @@ class _Run:
         )
         with reading(f"what the executors wrote to {self._folder}"):
             rows_of_files = ranges.collect()
-        self._require_read_back(records, sum(row["records"] for row in rows_of_files))
+        require_read_back(records, sum(row["records"] for row in rows_of_files), self._folder)
         digests = digests_of(self._spark, self._folder, names)
         return [
             ArchiveFile(
@@ -337,13 +337,6 @@ class _Run:
             )
             for name, row in sorted((file_name(row["file_path"]), row) for row in rows_of_files)
         ]
-
-    def _require_read_back(self, records: int, read_back: int) -> None:
-        if records != read_back:
-            raise TargetError(
-                f"of {records} records that the executors wrote to {self._folder}, {read_back} can be read back: "
-                f"{SHARED}. The archive is as it was"
-            )
 
     def _covered(self, plan: Sequence[Topic], asked_ms: int | None) -> list[Ledger]:
         """Return the offsets of a batch that was just read."""

@@ -82,6 +82,8 @@ def ensure_more_jars(kind: str) -> list[Path]:
 
 def package_of(kind: str, spark_version: str) -> str:
     """Return the package of such jars for a release of Spark; `ToolMissingError` if there is none."""
+    import pyspark
+
     package, minor = _MORE[kind][0], minor_release(spark_version)
     releases = _RELEASES.get(kind, (minor,))
     if minor not in releases:
@@ -89,14 +91,9 @@ def package_of(kind: str, spark_version: str) -> str:
             f"{package.format(minor='…')} has no artifact for Spark {spark_version}: use pyspark of "
             f"{' or '.join(releases)} for tables of {kind.capitalize()}"
         )
-    return package.format(minor=minor, spark=spark_version, hadoop=_hadoop_version())
-
-
-def _hadoop_version() -> str:
-    import pyspark
-
     [client] = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
-    return client.stem.removeprefix("hadoop-client-api-")
+    hadoop = client.stem.removeprefix("hadoop-client-api-")
+    return package.format(minor=minor, spark=spark_version, hadoop=hadoop)
 
 
 def _kept(

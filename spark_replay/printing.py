@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+EXAMPLES = 10
+"""So many keys of a kind are named."""
+SHOWN_BYTES = 200
+"""Longer keys and values are cut."""
 _BASE64 = "base64:"
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import shlex
+import ssl
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 from rich.console import Console
 
-from spark_replay.errors import ReplayError
+from spark_replay.errors import LiveError, ReplayError
 from spark_replay.session import require_pyspark, spark_session
 from spark_replay.sources.brokers.topic import require_reachable
 from spark_replay.sources.staging import local_folder, table_format
@@ -23,10 +24,13 @@ from stores._core.printable import printable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_replay.comparison.live import Workers
     from spark_replay.sources.base import Source
 
 _FILE_WIDTH = 120
 _BROKERS = "HOST:PORT,…"
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+LIVE_FILES = ("live_token_file", "live_ca", "live_certificate", "live_key")
 POINT = "latest, offset:0=500,1=480, or timestamp:2026-01-31T12:00:00Z, as `rebuild` takes it."
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -132,7 +136,7 @@ def spark_options(command: _Command) -> _Command:
         ),
         click.option(
             "--kafka-properties",
-            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            type=_FILE,
             metavar="FILE",
             help="A file of such settings, as Kafka's own tools take by --command-config.",
         ),
@@ -184,6 +188,55 @@ def broker_options(command: _Command) -> _Command:
     """Add those of a command that reads brokers only."""
     brokers = click.option("--brokers", required=True, metavar=_BROKERS, help="Kafka's bootstrap brokers.")
     return brokers(spark_options(command))
+
+
+def live_options(command: _Command) -> _Command:
+    """Add the credentials of `--live`, for workers that authenticate their clients."""
+    return _with(
+        command,
+        click.option("--live-token-file", type=_FILE, help="A file with one of the workers' query_tokens."),
+        click.option("--live-ca", type=_FILE, help="The CA that signs the certificates of workers with https."),
+        click.option("--live-certificate", type=_FILE, help="A client certificate, for workers that require one."),
+        click.option("--live-key", type=_FILE, help="The key of --live-certificate, if it isn't in the same file."),
+    )
+
+
+def open_workers(urls: str, options: dict[str, Any]) -> AbstractContextManager[Workers]:
+    """Return the workers with these URLs, separated by commas, until the block ends.
+
+    Raises:
+        click.UsageError: The options don't go together.
+        LiveError: There is no URL, or a file isn't what it should be.
+    """
+    from spark_replay.comparison.live import Workers
+
+    token_file, *certificates = (options[name] for name in LIVE_FILES)
+    return closing(Workers(urls.split(","), token=_read_token(token_file), ssl=_tls_context(*certificates)))
+
+
+def _read_token(file: Path | None) -> str | None:
+    """Return the token: the file's first line; `LiveError` if there is none in it."""
+    if file is None:
+        return None
+    lines = file.read_text(encoding="utf-8", errors="replace").split()
+    if not lines or not lines[0].isascii():
+        raise LiveError(f"{file} has no token in its first line")
+    return lines[0]
+
+
+def _tls_context(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return the TLS context for requests to workers, None for Python's default; errors as of `open_workers`."""
+    if key is not None and certificate is None:
+        raise click.UsageError("--live-key goes with --live-certificate")
+    if ca is None and certificate is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:
+        raise LiveError(f"--live-ca, --live-certificate or --live-key can't be used: {error}") from error
+    return context
 
 
 def html_option(command: _Command) -> _Command:

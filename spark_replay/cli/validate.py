@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_replay.cli.live import LIVE_FILES, live_options, open_workers
 from spark_replay.cli.options import (
+    LIVE_FILES,
     POINT,
     Given,
     Place,
@@ -18,6 +18,8 @@ from spark_replay.cli.options import (
     command_line,
     failing,
     html_option,
+    live_options,
+    open_workers,
     placement_option,
     require_writable,
     running,
@@ -108,7 +110,10 @@ def validate(html_file: str | None, min_keys: int, **options: Any) -> Outcome:
 
         show(report, run.console)
         if html_file is not None:
-            _write_page(html_file, report, source)
+            from spark_replay.report.html import Made, render_report, write_page
+
+            origin = Made(command=command_line(click.get_current_context()), source=str(source))
+            write_page(html_file, render_report(report, made=origin))
     error = unanswered(report, min_keys) if report.is_clean else None
     return Outcome(totals=report.totals, content=asdict(report), differs=not report.is_clean, error=error)
 
@@ -200,10 +205,3 @@ def _other(source: Source, given: Given, options: dict[str, Any]) -> Source:
         require_reachable(brokers)
         there = replace(there, brokers=brokers, archive=None)
     return there.source(source.spark)
-
-
-def _write_page(file: str, found: Report, source: Source) -> None:
-    from spark_replay.report.html import Made, render_report, write_page
-
-    origin = Made(command=command_line(click.get_current_context()), source=str(source))
-    write_page(file, render_report(found, made=origin))

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_replay.cli.archive import Interval, stopping
-from spark_replay.cli.live import live_options, open_workers
-from spark_replay.cli.options import Given, Place, failing, placement_option, running, source_options
+from spark_replay.cli.options import (
+    Given,
+    Place,
+    failing,
+    live_options,
+    open_workers,
+    placement_option,
+    running,
+    source_options,
+)
 from spark_replay.cli.outcome import Outcome
 from spark_replay.cli.validate import unanswered
 from spark_replay.errors import ReplayError

@@ -17,39 +17,83 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from operator import and_
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.comparison.judging import CONTENT_AND_METADATA
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import has_input, input_of, metadata_fields
+from spark_replay.sources.columns import is_true
+from spark_replay.sources.reading import keep
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+_RESTORE = (
+    "The log is right. Stop the worker, keep its data folder aside, start it: it restores the partition from the "
+    "changelog. Find out first whether outputs were made from the wrong value."
+)
+_OTHER_WRITER = "Something else than the app writes to the changelog: find it, and take away its right to write."
+
+
+class Cause(NamedTuple):
+    """The meaning of a cause, and its remedy."""
+
+    meaning: str
+    advice: str
+
+
 CAUSES = {
-    "record_without_metadata": "a record of the log has no key or no write metadata",
-    "wrong_partition": "the key lies in another partition than its own",
-    "held_twice": "the key is held more than once",
-    "partition_not_held": "nobody holds the partition",
-    "overlapping_owners": "two owners wrote to the partition at the same time",
-    "aborted_write": "the held value was never committed: its transaction was aborted, or is open",
-    "ahead_of_position": "the held value was committed behind the position that the holder states",
-    "stale_owner": "the held value was written by an owner that had been replaced",
-    "different_value": "the held value has the metadata of a committed write, and another value or expiry",
-    "expired_key_held": "the key expired and was removed from the log, and is still held",
-    "deleted_key_back": "the key was deleted, and an older write of it is held",
-    "committed_write_missing": "the held state lacks the last committed write",
-    "never_committed": "the held value is nowhere in the log, and compaction can't have removed it",
-    "unknown": "compaction removed the records that would show the cause",
+    "record_without_metadata": Cause("a record of the log has no key or no write metadata", _OTHER_WRITER),
+    "wrong_partition": Cause(
+        "the key lies in another partition than its own",
+        "Was the number of partitions changed, or is the store one without placement by key? Else something else than "
+        "the app writes to the changelog: find it.",
+    ),
+    "held_twice": Cause(
+        "the key is held more than once",
+        "Export again. If it stays, the export's files were mixed up or damaged.",
+    ),
+    "partition_not_held": Cause(
+        "nobody holds the partition", "Export on all workers, and check that each partition has an owner."
+    ),
+    "overlapping_owners": Cause(
+        "two owners wrote to the partition at the same time",
+        "An owner that had been replaced could still write. Keep the logs of both workers, see whether anything other "
+        "than the app writes, and validate the outputs too.",
+    ),
+    "aborted_write": Cause("the held value was never committed: its transaction was aborted, or is open", _RESTORE),
+    "ahead_of_position": Cause(
+        "the held value was committed behind the position that the holder states",
+        "The export and its manifest don't belong together: export again.",
+    ),
+    "stale_owner": Cause("the held value was written by an owner that had been replaced", _RESTORE),
+    "different_value": Cause(
+        "the held value has the metadata of a committed write, and another value or expiry", _RESTORE
+    ),
+    "expired_key_held": Cause("the key expired and was removed from the log, and is still held", _RESTORE),
+    "deleted_key_back": Cause("the key was deleted, and an older write of it is held", _RESTORE),
+    "committed_write_missing": Cause("the held state lacks the last committed write", _RESTORE),
+    "never_committed": Cause("the held value is nowhere in the log, and compaction can't have removed it", _RESTORE),
+    "unknown": Cause(
+        "compaction removed the records that would show the cause",
+        "Compare with an archive that was begun earlier (--archive): it has what compaction removed.",
+    ),
 }
-"""Each cause and what it means, in the order in which they are tried."""
+"""The causes, in the order in which they are tried."""
 DIFFERENCES = {
-    "only_first": "the key is in the first state only",
-    "only_second": "the key is in the second state only",
-    "other_value": "the value or the expiry differs",
-    "other_metadata": "the source offset, its input or the epoch differs, and nothing else",
+    "only_first": Cause(
+        "the key is in the first state only",
+        "Expected if the key was deleted, or not yet mirrored, between the two.",
+    ),
+    "only_second": Cause("the key is in the second state only", "Expected if the key was written between the two."),
+    "other_value": Cause("the value or the expiry differs", "Expected if the key was written between the two."),
+    "other_metadata": Cause(
+        "the source offset, its input or the epoch differs, and nothing else",
+        "Expected between clusters whose inputs have other offsets; leave out --metadata.",
+    ),
 }
 """The same of two states, of which neither has to be right."""
 NOT_JUDGED = "superseded"
@@ -81,13 +125,29 @@ def name_causes(
     """
     send = F.broadcast if is_small else lambda frame: frame
     asked = send(suspects.where("export IS NOT NULL").select("partition", "key", F.col("export").alias("asked")))
-    writer = ("epoch", "source_offset", "input")
-    offsets = [_last_offsets(rows, asked, held_at=CONTENT_AND_METADATA, origin_at=writer)]
-    offsets += [] if everything is None else [_last_offsets(everything, asked, aborted_at=CONTENT_AND_METADATA)]
-    facts = reduce(lambda left, right: left.join(send(right), ["partition", "key"], "left"), offsets, suspects)
-    if everything is None:
-        facts = facts.withColumn("aborted_at", F.lit(None).cast("bigint"))
-    facts = facts.join(F.broadcast(_epochs(rows)), on="partition", how="left")
+    beside = rows.join(asked, on=["partition", "key"], how="left")
+    # all of the log is read once: its owners, and the last writes of the keys in question
+    writers = keep(
+        _with_fields(beside)
+        .groupBy(
+            "partition", "epoch", "place", "has_inputs", F.when(F.col("asked").isNotNull(), F.col("key")).alias("key")
+        )
+        .agg(
+            F.min("source_offset").alias("first_source"),
+            F.min("offset").alias("first_offset"),
+            F.max(F.when(_is_held(CONTENT_AND_METADATA), F.col("offset"))).alias("held_at"),
+            F.max(F.when(_is_held(("epoch", "source_offset", "input")), F.col("offset"))).alias("origin_at"),
+        )
+    )
+    offsets = writers.where("key IS NOT NULL").withColumn("aborted_at", F.lit(None).cast("bigint"))
+    if everything is not None:
+        written = _with_fields(everything.join(asked, on=["partition", "key"], how="inner"))
+        aborted_at = F.when(_is_held(CONTENT_AND_METADATA), F.col("offset")).alias("aborted_at")
+        offsets = offsets.unionByName(written.select("partition", "key", aborted_at), allowMissingColumns=True)
+    lasts = [F.max(name).alias(name) for name in ("held_at", "origin_at", "aborted_at")]
+    of_key = offsets.groupBy("partition", "key").agg(*lasts)
+    facts = suspects.join(send(of_key), on=["partition", "key"], how="left")
+    facts = facts.join(F.broadcast(_epochs(writers)), on="partition", how="left")
     held_epoch, held_source = F.col("export.epoch"), F.col("export.source_offset")
     held_input = F.coalesce("export.input", F.lit(0))
     # a new owner's timers may carry the input before its first one; with all records there is no doubt
@@ -109,42 +169,29 @@ def name_causes(
     )
 
 
-def _last_offsets(rows: DataFrame, asked: DataFrame, **names: Sequence[str]) -> DataFrame:
-    """Return of each key the offsets of the last records that have the same in some fields as what is held."""
-    beside = rows.join(asked, on=["partition", "key"], how="inner").withColumns(metadata_fields(F.col("metadata")))
-    last = (F.max(F.when(_is_same(fields), F.col("offset"))).alias(name) for name, fields in names.items())
-    return beside.groupBy("partition", "key").agg(*last)
+def _with_fields(beside: DataFrame) -> DataFrame:
+    metadata = F.col("metadata")
+    return beside.withColumns(
+        {**metadata_fields(metadata), "place": input_of(metadata), "has_inputs": has_input(metadata)}
+    )
 
 
-def _is_same(names: Sequence[str]) -> Column:
-    same = F.lit(True)
-    for name in names:
-        same = same & F.col(name).eqNullSafe(F.col(f"asked.{name}"))
-    return same
+def _is_held(names: Sequence[str]) -> Column:
+    """Return whether a record has the same in some fields as what is held."""
+    return reduce(and_, (F.col(name).eqNullSafe(F.col(f"asked.{name}")) for name in names))
 
 
-def _epochs(rows: DataFrame) -> DataFrame:
+def _epochs(writers: DataFrame) -> DataFrame:
     """Return for each partition its owners by epoch, for each of their inputs the first offsets that the log has.
 
     Offsets of different inputs say nothing of each other.
     """
-    metadata = F.col("metadata")
-    fields = metadata_fields(metadata)
-    owners = (
-        rows.where(metadata.isNotNull())
-        .select(
-            "partition",
-            "offset",
-            fields["epoch"].alias("epoch"),
-            fields["source_offset"].alias("source_offset"),
-            input_of(metadata).alias("input"),
-            has_input(metadata).alias("has_inputs"),
-        )
-        .groupBy("partition", "epoch", "input", "has_inputs")
-        .agg(F.min("source_offset").alias("first_source"), F.min("offset").alias("first_offset"))
+    owners = writers.where("epoch IS NOT NULL").groupBy(
+        "partition", "epoch", F.col("place").alias("input"), "has_inputs"
     )
+    firsts = owners.agg(*(F.min(name).alias(name) for name in ("first_source", "first_offset")))
     owner = F.struct("epoch", "first_offset", "first_source", "input", "has_inputs")
-    return owners.groupBy("partition").agg(F.array_sort(F.collect_list(owner)).alias("epochs"))
+    return firsts.groupBy("partition").agg(F.array_sort(F.collect_list(owner)).alias("epochs"))
 
 
 def _cause(topic: Topic, contested: Collection[int]) -> Column:
@@ -159,9 +206,9 @@ def _cause(topic: Topic, contested: Collection[int]) -> Column:
         & (~is_comparable | (export["source_offset"] <= log["source_offset"]))
         & (export["epoch"] <= log["epoch"])
     )
-    is_older = _true(held_at < log["offset"]) | _true(seems_older)
+    is_older = is_true(held_at < log["offset"]) | is_true(seems_older)
     is_newer = (is_comparable & (export["source_offset"] > log["source_offset"])) | (export["epoch"] > log["epoch"])
-    is_certain = is_complete | (F.col("later_offset").isNull() & log["value"].isNotNull() & _true(is_newer))
+    is_certain = is_complete | (F.col("later_offset").isNull() & log["value"].isNotNull() & is_true(is_newer))
     causes = {
         "record_without_metadata": kind == "without_metadata",
         NOT_JUDGED: kind == "superseded",
@@ -183,13 +230,9 @@ def _cause(topic: Topic, contested: Collection[int]) -> Column:
         "overlapping_owners": F.col("partition").isin(*contested),
         "never_committed": is_certain,
     }
-    names = [F.when(_true(condition), name) for name, condition in (*causes.items(), *rest.items())]
+    names = [F.when(is_true(condition), name) for name, condition in (*causes.items(), *rest.items())]
     return F.coalesce(*names, F.lit("unknown"))
 
 
-def _true(condition: Column) -> Column:
-    return F.coalesce(condition, F.lit(False))
-
-
 def _of(flags: Sequence[bool]) -> Column:
-    return _true(F.get(F.array(*map(F.lit, flags)), F.col("partition")))
+    return is_true(F.get(F.array(*map(F.lit, flags)), F.col("partition")))

@@ -67,7 +67,7 @@ def validate_states(
             f"{left} has {topics[0].partition_count} partitions and {right} {topics[1].partition_count}: a "
             "window store or a join has rows of its own in each partition: compare it with one of as many partitions"
         )
-    states = (settled.state(facts.past()) for settled, facts in zip(folded, windows, strict=True))
+    states = [settled.state(facts.past()) for settled, facts in zip(folded, windows, strict=True)]
     compared = compare(*states, metadata=metadata, by_partition=by_partition)
     for settled, point in zip(folded, points, strict=True):
         if point != AsOf():
@@ -76,9 +76,8 @@ def validate_states(
     counts = F.count(F.lit(1)).alias("count"), F.count("log").alias("live")
     with reading(f"{left} or {right}"):
         counted = caused.groupBy("partition", "kind", "cause").agg(*counts).collect()
-        is_equal = all(row["cause"] is None for row in counted)
-        unequal = caused.where(F.col("cause").isNotNull())
-        examples = [] if is_equal else first_ten(unequal, of=("cause",), sides=("log", "export"))
+        unequal = caused.where("cause IS NOT NULL") if any(row["cause"] for row in counted) else None
+        examples = [] if unequal is None else first_ten(unequal, of=("cause",), sides=("log", "export"))
     kinds: dict[int, Counter[str]] = {}
     for row in counted:
         kinds.setdefault(row["partition"], Counter())[row["kind"]] += row["count"]
@@ -132,11 +131,8 @@ def _side(state: DataFrame, name: str, keys: Sequence[str]) -> DataFrame:
 
 
 def _without_unknown(compared: DataFrame, unknown: DataFrame) -> DataFrame:
-    marked = compared.join(
-        unknown.select("key", F.lit(True).alias("is_unknown")).dropDuplicates(["key"]), on="key", how="left"
-    )
-    kind = F.when(F.coalesce("is_unknown", F.lit(False)), "superseded").otherwise(F.col("kind"))
-    return marked.withColumn("kind", kind).drop("is_unknown")
+    marks = unknown.select("key", F.lit("superseded").alias("mark")).distinct()
+    return compared.join(marks, "key", "left").withColumn("kind", F.coalesce("mark", "kind")).drop("mark")
 
 
 def _cause() -> Column:

@@ -19,7 +19,7 @@ import pyarrow.parquet
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.comparison.held import Held, Part
+from spark_replay.comparison.held import ROWS, Held, Part
 from spark_replay.errors import ExportError, ReadError, ToolMissingError
 from spark_replay.fold.points import now_ms
 from spark_replay.fold.rebuilt import SUMMARY, read_rebuild, read_summary
@@ -38,16 +38,9 @@ if TYPE_CHECKING:
 EXPORTS = "exports"
 WORKERS = "data folders"
 REBUILD = "rebuild"
-_SCHEMA = "partition int, key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint, input int"
-_COLUMNS = {
-    "partition": pyarrow.int32(),
-    "key": pyarrow.binary(),
-    "value": pyarrow.binary(),
-    "source_offset": pyarrow.int64(),
-    "epoch": pyarrow.int64(),
-    "expires_at_ms": pyarrow.int64(),
-    "input": pyarrow.int32(),
-}
+_SCHEMA = ROWS.replace("claimed int, ", "")
+_ARROW = {"int": pyarrow.int32(), "bigint": pyarrow.int64(), "binary": pyarrow.binary()}
+_COLUMNS = {name: _ARROW[kind] for name, kind in map(str.split, _SCHEMA.split(", "))}
 _ABOUT = "worker.json"
 _DEPTHS = ("", "*/", "*/*/", "*/*/*/", "*/*/*/*/")
 """A folder passed as `-D` has the file two folders deeper, and may hold several workers' folders."""
@@ -166,7 +159,7 @@ def find_exports(folder: Path, changelog: str, where: Path | None = None) -> Hel
     manifests = [(path, _read(path, changelog)) for path in paths]
     first = manifests[0][1]
     for path, manifest in manifests:
-        if _identity(manifest) != _identity(first):
+        if _told(manifest) != _told(first):
             raise ExportError(f"{path} is of {_told(manifest)}, {paths[0]} of {_told(first)}: export them apart")
     parts, stale = _choose(
         _part(manifest, part, path.with_name(part.file)) for path, manifest in manifests for part in manifest.partitions
@@ -201,7 +194,7 @@ def _read_files(spark: SparkSession, parts: Iterable[Part]) -> DataFrame:
         for part in parts
     ]
     if not frames:
-        return spark.createDataFrame([], _SCHEMA.replace("key", "claimed int, key", 1))
+        return spark.createDataFrame([], ROWS)
     return reduce(lambda left, right: left.unionAll(right), frames)
 
 
@@ -301,13 +294,9 @@ def _read(path: Path, changelog: str) -> Manifest:
     return manifest
 
 
-def _identity(manifest: Manifest) -> tuple[str, str, str, int]:
-    return (manifest.app, manifest.store, manifest.placement, manifest.partition_count)
-
-
 def _told(manifest: Manifest) -> str:
-    app, store, placement, count = _identity(manifest)
-    return f"app {app}, store {store}, placement {placement}, {count} partitions"
+    where = f"app {manifest.app}, store {manifest.store}, placement {manifest.placement}"
+    return f"{where}, {manifest.partition_count} partitions"
 
 
 def _choose(copies: Iterable[Part]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+ROWS = (
+    "partition int, claimed int, key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint, "
+    "input int"
+)
+"""The columns of `Held.read`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -55,8 +61,8 @@ class Held:
         partition_count: How many partitions the store has.
         parts: At most one copy a partition, by partition.
         stale: The copies that another one goes before.
-        read: Returns `partition` int, `claimed` int (the row's own), `key`, `value` binary, `source_offset`,
-            `epoch`, `expires_at_ms` bigint, `input` int (null where it is unknown, or the actor has one).
+        read: Returns `ROWS`: `claimed` is the row's own partition, and `input` null where it is unknown, or the actor
+            has one.
         unanswered: Partitions whose state couldn't be read, with the reason; they aren't compared.
         only: Of `partition` and `key`: which rows are compared, of both sides; None: all.
     """

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.fold.placement import home_partition
+from spark_replay.fold.placement import LENGTH_BYTES, TO_THE_END, home_partition
 from spark_replay.fold.points import now_ms
-from spark_replay.printing import input_offset, printable, row_key, row_value
+from spark_replay.printing import SHOWN_BYTES, input_offset, printable, row_key, row_value
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields, read_rows, read_uncommitted_rows
@@ -28,10 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 _OF_ACTORS = {"-timers-changelog": "timer", "-effects-changelog": "effect", "-parked-changelog": "parked message"}
-_SHOWN_BYTES = 200
-_LENGTH_BYTES = 4
-_KEY_AT = 1 + _LENGTH_BYTES
-_TO_THE_END = 2**31 - 1
+_KEY_AT = 1 + LENGTH_BYTES
 
 
 def explain_key(source: Source, key: bytes) -> DataFrame:
@@ -81,11 +78,11 @@ def _is_of(topic: Topic, key: bytes) -> Column:
     """Return of a row whether it is of a message's key."""
     row = F.col("key")
     if _kind_of(topic) is not None:
-        sized = len(key).to_bytes(_LENGTH_BYTES) + key
+        sized = len(key).to_bytes(LENGTH_BYTES) + key
         return F.substring(row, 2, len(sized)) == F.lit(sized)
     letter, is_of = F.substring(row, 1, 1), row == F.lit(key)
     for first, at in KEYS_AT.items() if topic.deletes else ():
-        is_of |= (letter == F.lit(first)) & (F.substring(row, at + 1, _TO_THE_END) == F.lit(key))
+        is_of |= (letter == F.lit(first)) & (F.substring(row, at + 1, TO_THE_END) == F.lit(key))
     return is_of
 
 
@@ -169,7 +166,7 @@ def key_history(sources: Sequence[Source], key: bytes, *, limit: int) -> History
         with reading(str(source)):
             every = _records(source, topic, key)
             # Python has no time behind the year 9999.
-            shown = {"value": F.substring("value", 1, _SHOWN_BYTES), "timestamp": F.unix_millis("timestamp")}
+            shown = {"value": F.substring("value", 1, SHOWN_BYTES), "timestamp": F.unix_millis("timestamp")}
             cut = every.withColumns(shown)
             newest = cut.orderBy(F.desc("timestamp"), F.desc("partition"), F.desc("offset")).limit(limit)
             rows = sorted(newest.collect(), key=lambda row: (row["partition"], row["offset"]))

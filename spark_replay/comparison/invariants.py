@@ -25,10 +25,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay.fold.fold import expired
 from spark_replay.fold.windows import WindowLog, newest_windows
-from spark_replay.printing import input_offset, printable
+from spark_replay.printing import SHOWN_BYTES, input_offset, printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields, read_rows
+from spark_replay.sources.columns import is_true
 from spark_replay.sources.reading import reading
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ _OF_COMPACTED = {
     "put_if_absent": ("the log is compacted: overwritten values are gone from it",),
 }
 _APART_MS = 1_000
-_SHOWN_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ def _flagged(rows: DataFrame, topic: Topic, asked: Asked, windows: WindowLog) ->
     narrow = rows.select(
         "partition",
         "offset",
-        F.substring("key", 1, _SHOWN_BYTES).alias("key"),
+        F.substring("key", 1, SHOWN_BYTES).alias("key"),
         home.alias("home"),
         F.unix_millis("timestamp").alias("at_ms"),
         F.col("metadata").isNull().alias("is_metadata"),
@@ -163,9 +163,9 @@ def _flagged(rows: DataFrame, topic: Topic, asked: Asked, windows: WindowLog) ->
     source_before = F.greatest(F.max("source_offset").over(earlier), F.max("source_offset").over(older))
     return ordered.withColumn("source_before", source_before).withColumns(
         {
-            "is_epochs": _true(F.col("epoch") < F.col("epoch_before")),
-            "is_source_offsets": _true(F.col("source_offset") < F.col("source_before")),
-            "is_partitioner": _true(F.col("home") != F.col("partition")),
+            "is_epochs": is_true(F.col("epoch") < F.col("epoch_before")),
+            "is_source_offsets": is_true(F.col("source_offset") < F.col("source_before")),
+            "is_partitioner": is_true(F.col("home") != F.col("partition")),
             "is_put_if_absent": F.col("changed").isNotNull(),
         }
     )
@@ -204,7 +204,3 @@ def _told(check: str, partition: int, row: Row) -> str:
         "put_if_absent": f"has another value than the record at offset {row['changed']}",
     }
     return f"partition {partition} offset {row['offset']} key {printable(row['key'])} {told[check]}"
-
-
-def _true(condition: Column) -> Column:
-    return F.coalesce(condition, F.lit(False))

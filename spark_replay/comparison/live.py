@@ -30,8 +30,8 @@ from spark_replay.errors import LiveError, LogTooShortError, ToolMissingError
 from spark_replay.session import first_line
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
+from stores._core.digests import Digests
 from stores._core.outside import MISSHAPEN
-from stores._core.record import Position
 
 _UNAVAILABLE = 503
 _TIMEOUT_S = 120.0
@@ -40,21 +40,6 @@ _BACKOFF_S = 0.2
 _LONGEST_BACKOFF_S = 5.0
 _CATCH_UP_S = 30.0
 _CATCH_UP_POLL_S = 0.2
-
-
-class StoredRow(msgspec.Struct, frozen=True):
-    """A key, and its value with the write metadata."""
-
-    key: bytes
-    value: bytes
-
-
-class Digests(msgspec.Struct, frozen=True):
-    """The digests of a partition's buckets, or the rows of some, at a position."""
-
-    position: Position
-    digests: list[int]
-    rows: list[StoredRow]
 
 
 class Workers:

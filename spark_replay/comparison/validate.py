@@ -228,6 +228,9 @@ def compare_held(source: Source, topic: Topic, held: Held, base: Base | None = N
     """
     with reading(f"{source} or the {held.kind} in {held.where}"):
         judged = _judged(source, topic, held, base)
+        if held.only is not None:
+            # few rows, which are asked for more than once
+            judged = replace(judged, rows=keep(judged.rows))
         return judged, _summarised(judged.rows, lambda: _explained(source, held, judged))
 
 

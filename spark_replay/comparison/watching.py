@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, Row
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.comparison.held import Held, Part
-from spark_replay.comparison.live import Digests, StoredRow, Workers, caught_up
+from spark_replay.comparison.held import ROWS, Held, Part
+from spark_replay.comparison.live import Workers, caught_up
 from spark_replay.comparison.report import Report, Summary, report
 from spark_replay.comparison.validate import comparable, compare_held
 from spark_replay.comparison.writers import find_foreign
@@ -39,6 +39,7 @@ from spark_replay.sources.changelog import read_rows
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.reading import reading
+from stores._core.digests import Digests, StoredRow
 from stores._core.record import INPUT_BITS, INPUTS_VERSION, METADATA_BYTES, METADATA_VERSION, decode_metadata, place_of
 
 if TYPE_CHECKING:
@@ -46,10 +47,6 @@ if TYPE_CHECKING:
 
 MOST_BUCKETS = 16
 """Of so many buckets of a partition that differ the rows are asked for."""
-_ROWS = (
-    "partition int, claimed int, key binary, value binary, source_offset bigint, epoch bigint, expires_at_ms bigint, "
-    "input int"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +82,9 @@ class Watch:
         with reading(f"the rebuild in {self.folder}"):
             answers = {number: answers[number] for number in state.positions}
             keys, differing = _compared(base, answers, as_of_ms)
-        summary, count = Summary(_equal(keys)), sum(map(len, differing.values()))
+        none = dict.fromkeys(("records", "damaged", "over"), 0)
+        equal = [Row(partition=at, kind="equal", count=n, held=n, live=n, **none) for at, n in keys.items()]
+        summary, count = Summary(equal), sum(map(len, differing.values()))
         if differing:
             topic, judged, late = self._judged(base, answers, differing, as_of_ms)
             summary = replace(judged, kinds=[*summary.kinds, *judged.kinds])
@@ -142,6 +141,7 @@ class Watch:
         base.require_before(topic, point_at(topic, tuple(offsets.values()), [as_of_ms] * topic.partition_count))
         with reading(str(self.source)):
             since = read_rows(self.source, replace(topic, starts=base.ends, ends=tuple(offsets.values())))
+            # a position moves over markers of transactions too
             is_same = base.ends == tuple(offsets.values()) or since.isEmpty()
         if is_same:
             require_sound(base.folder, base.rebuilt)
@@ -184,16 +184,12 @@ class Watch:
             placement=self.placement,
             partition_count=topic.partition_count,
             parts=parts,
-            read=lambda spark: spark.createDataFrame(rows, _ROWS),
+            read=lambda spark: spark.createDataFrame(rows, ROWS),
         )
         return topic, comparable(state, topic)
 
     def _judged(
-        self,
-        base: Base,
-        answers: Mapping[int, Digests],
-        differing: dict[int, list[int]],
-        as_of_ms: int,
+        self, base: Base, answers: Mapping[int, Digests], differing: dict[int, list[int]], as_of_ms: int
     ) -> tuple[Topic, Summary, Mapping[int, str]]:
         """Judge the rows of buckets that differ, and leave those of `differing` that weren't looked at.
 
@@ -284,17 +280,8 @@ def _compared(base: Base, answers: Mapping[int, Digests], as_of_ms: int) -> tupl
     return equal, differing
 
 
-def _equal(keys: Mapping[int, int]) -> list[Row]:
-    """Return a row of `Summary.kinds` for each partition's keys in equal buckets."""
-    none = dict.fromkeys(("records", "damaged", "over"), 0)
-    return [
-        Row(partition=number, kind="equal", count=count, held=count, live=count, **none)
-        for number, count in keys.items()
-    ]
-
-
 def _row(partition: int, row: StoredRow) -> tuple[object, ...]:
-    """Return a row of `_ROWS`; one whose write metadata is damaged has none."""
+    """Return a row of `ROWS`; one whose write metadata is damaged has none."""
     try:
         metadata = decode_metadata(row.value)
     except ValueError:

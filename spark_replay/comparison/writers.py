@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_replay.comparison.held import Part
 from spark_replay.comparison.invariants import Finding, finding
 from spark_replay.errors import ReplayError
-from spark_replay.printing import input_offset, printable
+from spark_replay.printing import SHOWN_BYTES, input_offset, printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import CommittedOffset, Topic
 from spark_replay.sources.changelog import metadata_fields, read_rows
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, Row
 
 _REGISTRY = "-actors-owners"
-_SHOWN_BYTES = 200
 _WHY = {
     "epoch": "is of epoch {epoch}, and the partition's last owner has epoch {owner.epoch}",
     "replaced": "is of epoch {epoch}, behind the position of a store of epoch {part.epoch}",
@@ -65,10 +64,6 @@ class LastOwner:
     transaction: int = 0
     is_marked: bool = False
     handled: tuple[int | None, ...] = ()
-
-    def of_input(self, place: int) -> int | None:
-        """Return the facts about an input, by its place in the actor's declaration."""
-        return self.handled[place] if place < len(self.handled) else None
 
 
 def find_foreign(
@@ -105,7 +100,7 @@ def find_foreign(
     rows = read_rows(source, topic).select(
         "partition",
         "offset",
-        *(F.substring(name, 1, _SHOWN_BYTES).alias(name) for name in ("key", "value")),
+        *(F.substring(name, 1, SHOWN_BYTES).alias(name) for name in ("key", "value")),
         *(fields[name].alias(name) for name in ("epoch", "source_offset", "input")),
     )
     judged = rows.withColumn("is_behind", F.coalesce(behind, F.lit(False))).withColumn(
@@ -139,7 +134,8 @@ def _why(topic: Topic, owners: Mapping[int, LastOwner], held: Mapping[int, Part]
         if owner.transaction and (owner.epoch, owner.transaction) == commits.get(number)
     }
     places = range(max((len(owner.handled) for owner in marked.values()), default=0))
-    handled = [[marked[number].of_input(place) if number in marked else None for number in numbers] for place in places]
+    by_place = {number: dict(enumerate(owner.handled)) for number, owner in marked.items()}
+    handled = [[by_place.get(number, {}).get(place) for number in numbers] for place in places]
     epoch, is_behind = F.col("epoch"), F.col("is_behind")
     is_last_owners = epoch == by_partition([_of(marked, number, "epoch") for number in numbers])
     is_last = F.col("offset") == by_partition([end - 1 for end in topic.ends])

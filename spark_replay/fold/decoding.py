@@ -57,12 +57,6 @@ class Codecs:
             raise WrongTopicError(f"{changelog} isn't a changelog of the app {app}, which has: {names}")
         return cls(app, changelogs[changelog], _folder_of(app))
 
-    def load(self) -> Any:
-        """Return the store's decoder, in whatever process this is; `AppError` if the app can't be imported here."""
-        if self.folder not in sys.path and Path(self.folder).is_dir():
-            sys.path.append(self.folder)
-        return load_app(self.app, where=THERE).decoder(self.store)
-
 
 def decoded(state: DataFrame, codecs: Codecs) -> DataFrame:
     """Add `key_json`, `row_json` and `value_json`, JSON text, to rows with `key` and `value`.
@@ -83,7 +77,10 @@ def decoded(state: DataFrame, codecs: Codecs) -> DataFrame:
 
 @functools.cache
 def _decoder(codecs: Codecs) -> Any:
-    return codecs.load()
+    """Return the store's decoder, in whatever process this is; `AppError` if the app can't be imported here."""
+    if codecs.folder not in sys.path and Path(codecs.folder).is_dir():
+        sys.path.append(codecs.folder)
+    return load_app(codecs.app, where=THERE).decoder(codecs.store)
 
 
 def _lenient(decode: Callable[..., str | None], *raws: bytes | None) -> str | None:

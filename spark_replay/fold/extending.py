@@ -237,7 +237,9 @@ def extend(
     new, undecoded = Layer(folder=name, ends=ends), sum(lost for _, _, lost in kept.values())
     if count + gone:
         null = [F.when(F.col("is_live"), F.col(name)).alias(name) for name in names if name not in _KEYS]
-        rows = changed.select(*_KEYS, *null).unionByName(rest.where(is_over).select(*_KEYS), allowMissingColumns=True)
+        rows = changed.select(*_KEYS, *null)
+        if gone:
+            rows = rows.unionByName(rest.where(is_over).select(*_KEYS), allowMissingColumns=True)
         new, digests = write_layer(rows, to, new, codecs=codecs)
         undecoded += sum(digest.more for digest in digests.values())
     if is_local:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_replay.printing import EXAMPLES, SHOWN_BYTES
 from spark_replay.sources.changelog import expiry, metadata_fields, metadata_of_record
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import keep
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 _HASH = "__hash"
 _BROADCAST_ROWS = 1_000_000
 """Up to so many rows of a join's smaller side are sent to all tasks, at 150 bytes each or less."""
-_EXAMPLES = 10
-_SHOWN_BYTES = 200
 
 
 def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataFrame:
@@ -135,10 +134,13 @@ def merged(older: DataFrame, newer: DataFrame) -> DataFrame:
     )
 
 
-def live(folded: DataFrame, as_of_ms: int | Sequence[int]) -> DataFrame:
-    """Return the rows of `fields` less tombstones and what has expired at `as_of_ms` (one, or by partition)."""
-    is_written = F.col("last.value").isNotNull()
-    return fields(folded.where(is_written & ~_is_over(expiry(F.col("last.metadata")), as_of_ms)))
+def live(folded: DataFrame, as_of_ms: Sequence[int]) -> DataFrame:
+    """Return the rows of `fields` less tombstones and what has expired at `as_of_ms`, by partition."""
+    # Spark filters before it joins, and numbers cost too much there: bytes are compared
+    now = F.get(F.array(*(F.lit(time_ms.to_bytes(8, "big")) for time_ms in as_of_ms)), F.col("partition"))
+    at = expiry(F.col("last.metadata"))
+    is_over = (at != F.lit(bytes(8))) & ((at >= F.lit(b"\x80" + bytes(7))) | (at <= now))
+    return fields(folded.where(F.col("last.value").isNotNull() & ~F.coalesce(is_over, F.lit(False))))
 
 
 def fields(folded: DataFrame) -> DataFrame:
@@ -160,15 +162,6 @@ def last_fields() -> dict[str, Column]:
     return {"value": last["value"]} | metadata_fields(last["metadata"]) | {"offset": last["offset"]}
 
 
-def _is_over(expiry: Column, as_of_ms: int | Sequence[int]) -> Column:
-    """Return `expired` of the bytes of an expiry: Spark filters before it joins, and a number costs too much there."""
-    times = [as_of_ms] if isinstance(as_of_ms, int) else as_of_ms
-    now = F.array(*(F.lit(time_ms.to_bytes(8, "big")) for time_ms in times))
-    at = F.get(now, F.lit(0) if isinstance(as_of_ms, int) else F.col("partition"))
-    is_negative = expiry >= F.lit(b"\x80" + bytes(7))
-    return F.coalesce((expiry != F.lit(bytes(8))) & (is_negative | (expiry <= at)), F.lit(False))
-
-
 def expired(expires_at_ms: Column, now_ms: Column) -> Column:
     """Return whether a key stopped being there at `now_ms`; a damaged record never expires."""
     return F.coalesce((expires_at_ms != NEVER) & (expires_at_ms <= now_ms), F.lit(False))
@@ -182,15 +175,11 @@ def is_live(side: Column, as_of_ms: Column) -> Column:
 def first_ten(rows: DataFrame, *, of: Sequence[str], sides: Sequence[str]) -> list[Row]:
     """Collect the first 10 keys of each group `of` columns; values of `sides` are cut to 200 bytes."""
     order = Window.partitionBy(*of).orderBy("partition", "key")
+    cut = {side: F.col(side).withField("value", F.substring(F.col(f"{side}.value"), 1, SHOWN_BYTES)) for side in sides}
     return (
         rows.withColumn("rank", F.row_number().over(order))
-        .where(F.col("rank") <= _EXAMPLES)
-        .withColumns({side: _cut(side) for side in sides})
+        .where(F.col("rank") <= EXAMPLES)
+        .withColumns(cut)
         .orderBy("partition", "key")
         .collect()
     )
-
-
-def _cut(side: str) -> Column:
-    value = F.substring(F.col(f"{side}.value"), 1, _SHOWN_BYTES)
-    return F.when(F.col(side).isNotNull(), F.col(side).withField("value", value))

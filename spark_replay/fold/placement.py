@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _MASK = 0xFFFFFFFF
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
-_LENGTH_BYTES = 4
-_TO_THE_END = 2**31 - 1
+LENGTH_BYTES = 4
+TO_THE_END = 2**31 - 1
 
 
 def home_partition(key: Column, partition_count: int) -> Column:
@@ -28,10 +28,10 @@ def message_key(row: Column, layout: str) -> Column:
     """Return the key of the message that a row of a store is of, by `stores._core.layouts`; null if it is of none."""
     key = F.lit(None).cast("binary")
     for letter, (at, is_sized) in KEYS[layout].items():
-        part = F.substring(row, at + 1, F.lit(_TO_THE_END))
+        part = F.substring(row, at + 1, F.lit(TO_THE_END))
         if is_sized:
-            size = F.conv(F.hex(F.substring(row, at + 1, F.lit(_LENGTH_BYTES))), 16, 10).cast("bigint")
-            part = F.substring(row, at + 1 + _LENGTH_BYTES, F.least(size, F.lit(_TO_THE_END)).cast("int"))
+            size = F.conv(F.hex(F.substring(row, at + 1, F.lit(LENGTH_BYTES))), 16, 10).cast("bigint")
+            part = F.substring(row, at + 1 + LENGTH_BYTES, F.least(size, F.lit(TO_THE_END)).cast("int"))
         key = F.when(F.substring(row, 1, len(letter)) == F.lit(letter), part).otherwise(key)
     return key
 

@@ -140,12 +140,8 @@ def find_point(source: Source, topic: Topic, as_of: AsOf, *, as_of_ms: int | Non
         ReadError: Spark couldn't read the log.
     """
     before = find_offsets(source, topic, as_of)
-    if as_of_ms is not None:
-        times = [as_of_ms] * topic.partition_count
-    elif as_of.timestamp_ms is not None:
-        times = [as_of.timestamp_ms] * topic.partition_count
-    else:
-        times = _times(source, topic, before)
+    time_ms = as_of.timestamp_ms if as_of_ms is None else as_of_ms
+    times = _times(source, topic, before) if time_ms is None else [time_ms] * topic.partition_count
     return point_at(topic, before, times)
 
 
@@ -175,7 +171,13 @@ def find_offsets(source: Source, topic: Topic, as_of: AsOf) -> tuple[int | None,
         if not 0 <= number < topic.partition_count:
             raise PointError(f"--as-of names partition {number}, {topic.name} has 0 to {topic.partition_count - 1}")
         if before > topic.ends[number]:
-            raise PointError(f"{topic.name} partition {number}: {_why_beyond(topic, number, before)}")
+            end = topic.ends[number]
+            why = f"ends at {end}, the point is {before}"
+            if before <= topic.high_watermarks[number]:
+                why = (
+                    f"can be read to {end} because a transaction is open there, the point is {before}: try again later"
+                )
+            raise PointError(f"{topic.name} partition {number}: {why}")
         _require_reached(source, topic, number, before, is_asked=True)
     return tuple(as_of.offsets.get(number) for number in range(topic.partition_count))
 
@@ -192,13 +194,6 @@ def _require_reached(source: Source, topic: Topic, number: int, before: int, *, 
             f"{topic.name} partition {number} begins at offset {start}, the point lies before it (offset {before}): "
             f"{source} has lost what was there; an archive that was begun earlier has it (--archive)"
         )
-
-
-def _why_beyond(topic: Topic, number: int, before: int) -> str:
-    end = topic.ends[number]
-    if before <= topic.high_watermarks[number]:
-        return f"can be read to {end} because a transaction is open there, the point is {before}: try again later"
-    return f"ends at {end}, the point is {before}"
 
 
 def _times(source: Source, topic: Topic, before: Sequence[int | None]) -> list[int]:

@@ -28,9 +28,9 @@ from spark_replay.fold.rebuilt import (
     write_layer,
 )
 from spark_replay.fold.settled import Settled, settle
-from spark_replay.fold.tables import NOT_MERGED, TableBase, changes_in, changes_of, commit_text
+from spark_replay.fold.tables import NOT_MERGED, TableBase, changes_in, changes_of
 from spark_replay.fold.windows import NO_WINDOWS, WindowLog, folded_windows, held_windows
-from spark_replay.printing import printable
+from spark_replay.printing import EXAMPLES, printable
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.folders import Folder, Target, open_target
@@ -40,8 +40,6 @@ from spark_replay.sources.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_EXAMPLES = 10
 
 
 def rebuild_state(
@@ -173,7 +171,7 @@ class _Run:
     started_s: float = field(default_factory=time.monotonic)
 
     def from_start(self, to: Target) -> Rebuilt:
-        settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms).kept()
+        settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms)
         topic, point = settled.topic, settled.point
         counts, last = _counts(settled.marked)
         _require_changelog(self.source, counts)
@@ -200,7 +198,7 @@ class _Run:
 
     def extended(self, base: Base, to: Target) -> Rebuilt | None:
         """Go on from an earlier rebuild; None where the whole log has to be read."""
-        settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).kept()
+        settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base)
         windows = folded_windows(settled)
         counts, last = _counts(settled.marked)
         if (counts["unknown"] and not self.with_unknown) or windows.lost:
@@ -222,7 +220,7 @@ class _Run:
         """Merge what changed since the state that a table has, a partition at a time."""
         topic = self.source.describe()
         base = TableBase.in_table(table, topic, self._of_nothing(topic), is_whole=is_whole)
-        settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base).kept()
+        settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base)
         windows = folded_windows(settled)
         counts, last = _counts(settled.marked)
         if len(base.fresh) == topic.partition_count:
@@ -253,7 +251,8 @@ class _Run:
             # deletes are kept since the read of the partition that was read longest ago
             made_ms = self.made_ms if number == changing[-1] else base.rebuilt.made_ms
             result = replace(result, partitions=tuple(done), keys=sum(part.keys for part in done), made_ms=made_ms)
-            text = commit_text(result, number, since=base.ends[number])
+            merged = {"partition": number, "from": base.ends[number], "to": done[number].end_offset}
+            text = json.dumps({"merged": merged} | asdict(result))
             newest = table.merge(rows, number, text, after=newest, keys=keys)
         undecodable = None if self.codecs is None else table.rows().where(is_lost()).count()
         nothing = () if changing else (f"{table.where} has this state already: nothing was written",)
@@ -368,5 +367,5 @@ def _before_all(source: Source, topic: Topic, as_of: AsOf, below: int) -> Iterat
 def _examples(unknown: DataFrame) -> tuple[UnknownKey, ...]:
     return tuple(
         UnknownKey(partition=row["partition"], key=printable(row["key"]), later_offset=row["later_offset"])
-        for row in unknown.orderBy("partition", "key").limit(_EXAMPLES).collect()
+        for row in unknown.orderBy("partition", "key").limit(EXAMPLES).collect()
     )

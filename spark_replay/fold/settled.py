@@ -50,14 +50,12 @@ class Settled:
         point: The point, with the hazards of that moment.
         facts: What `spark_replay.fold.fold.last_writes` returns; of a log that doesn't change `last_offsets`.
         records: The log, where it doesn't change: to be read again for the writes themselves. Else None.
-        is_kept: Whether it was read, and is kept on the executors.
     """
 
     topic: Topic
     point: Point
     facts: DataFrame
     records: DataFrame | None = None
-    is_kept: bool = False
 
     @property
     def folded(self) -> DataFrame:
@@ -87,12 +85,6 @@ class Settled:
         """Return `partition`, `key` and `last` of some rows of `facts`; those without a last write may be missing."""
         return facts if self.records is None else only_writes(facts, self.records)
 
-    def kept(self) -> Settled:
-        """Return the same, read now and kept on the executors: what is asked of it later is of the same read."""
-        if self.is_kept or self.records is not None:
-            return self
-        return replace(self, facts=keep(self.facts), is_kept=True)
-
 
 def settle(
     source: Source,
@@ -106,8 +98,8 @@ def settle(
 ) -> Settled:
     """Fold a log at a point.
 
-    The rows of a log that may be compacted are read when this is called, and kept on the executors. Of others the
-    offsets of the last writes are, and the writes themselves when an action asks for them.
+    The rows of a broker's log are read when this is called, and kept on the executors. Of others the offsets of the
+    last writes are, and the writes themselves when an action asks for them.
 
     Args:
         source: The log.
@@ -124,7 +116,10 @@ def settle(
         ReplayError: What `Source.describe` raises.
     """
     if since:
-        topic, select = replace(topic, starts=tuple(since)), _from(since)
+        # in this form Parquet's statistics leave out pages of files
+        ranges = ((F.col("partition") == number) & (F.col("offset") >= at) for number, at in enumerate(since))
+        is_later = reduce(Column.__or__, ranges)
+        topic, select = replace(topic, starts=tuple(since)), lambda rows: rows.where(is_later)
     fold = _Fold(source, select or (lambda rows: rows), position, to_the_end)
     risky = _at_risk(source, topic, fold.read(topic, point))
     if source.live is None or not risky:
@@ -174,7 +169,7 @@ class _Fold:
     def lazily(self, topic: Topic, point: Point) -> Settled:
         # compaction may run between two reads of a broker's log
         if self.source.live is not None or self.position is not None:
-            return Settled(topic=topic, point=point, facts=self.of(topic, point))
+            return Settled(topic=topic, point=point, facts=keep(self.of(topic, point)))
         records = self.select(self.source.records(self.read(topic, point)))
         facts = last_offsets(with_metadata(records), point.before)
         return Settled(topic=topic, point=point, facts=facts, records=records)
@@ -188,10 +183,11 @@ class _Fold:
         folded = reduce(merged, tails, first) if tails else first
         if tails:
             folded = keep(folded)
-        doubtful = self._written_later(folded, risky) if is_quick else risky
+        later = folded.where(F.col("later_offset").isNotNull()).select("partition").distinct()
+        doubtful = {row["partition"] for row in later.collect()} & set(risky) if is_quick else risky
         if doubtful and not self._is_whole(read, first, doubtful):
             return None
-        return Settled(topic=now, point=point_at(now, point.before, point.times_ms), facts=folded, is_kept=True)
+        return Settled(topic=now, point=point_at(now, point.before, point.times_ms), facts=folded)
 
     def _caught_up(
         self, live: LiveSource, topic: Topic, point: Point, risky: Collection[int]
@@ -217,10 +213,6 @@ class _Fold:
     def _folded(self, rows: DataFrame, point: Point) -> DataFrame:
         return last_writes(self.select(rows), point.before if self.position is None else self.position)
 
-    def _written_later(self, folded: DataFrame, risky: Collection[int]) -> set[int]:
-        rows = folded.where(F.col("later_offset").isNotNull()).select("partition").distinct().collect()
-        return {row["partition"] for row in rows} & set(risky)
-
     def _is_whole(self, read: Topic, first: DataFrame, doubtful: Collection[int]) -> bool:
         """Return whether the log still has all records that were read of some partitions."""
         ends = tuple(end if number in doubtful else read.starts[number] for number, end in enumerate(read.ends))
@@ -228,14 +220,6 @@ class _Fold:
         left = {row["partition"]: row["count"] for row in rows.groupBy("partition").count().collect()}
         counts = first.groupBy("partition").agg(F.sum("records").alias("count")).collect()
         return all(left.get(row["partition"], 0) == row["count"] for row in counts if row["partition"] in doubtful)
-
-
-def _from(since: Sequence[int]) -> Select:
-    """Return what keeps the rows from offsets on, in a form by which Parquet's statistics leave out pages of files."""
-    is_later = reduce(
-        Column.__or__, ((F.col("partition") == number) & (F.col("offset") >= at) for number, at in enumerate(since))
-    )
-    return lambda rows: rows.where(is_later)
 
 
 def _described_again(source: Source, topic: Topic) -> Topic:

@@ -7,9 +7,8 @@ are left. A partition of which the table has nothing that counts has `NOT_MERGED
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -181,9 +180,3 @@ def changes_in(table: Table, written: DataFrame, is_gone: Column, number: int) -
     gone = rest.where(is_gone).select("partition", "key", F.lit(False).alias(LIVE))
     keys = rest.where(~is_gone).count() + written.where(LIVE).count()
     return keep(written.unionByName(gone, allowMissingColumns=True)), keys
-
-
-def commit_text(rebuilt: Rebuilt, number: int, *, since: int) -> str:
-    """Return what the commit of a partition says: the summary with it, and the offsets that were merged."""
-    merged = {"partition": number, "from": since, "to": rebuilt.partitions[number].end_offset}
-    return json.dumps({"merged": merged} | asdict(rebuilt))

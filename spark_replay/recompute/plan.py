@@ -106,11 +106,7 @@ class Recompute:
             "changelogs": {store: topic.name for store, topic in self.changelogs.items()},
             "from_state": {store: str(folder) for store, folder in self.from_state.items()},
             "offsets": self.offsets,
-            "changelog_offsets": sum(
-                end - start
-                for topic in self.changelogs.values()
-                for start, end in zip(topic.starts, topic.ends, strict=True)
-            ),
+            "changelog_offsets": sum(sum(topic.ends) - sum(topic.starts) for topic in self.changelogs.values()),
             "partitions": [
                 {"topic": each.topic.name, "partition": number, "start": start, "end": end, "end_by": by}
                 for each in self.inputs
@@ -157,7 +153,7 @@ def plan_recompute(
     with asking(spark, brokers, log.options, f"the offsets of group {replayer.group}") as admin:
         committed = admin.committed(replayer.group, topics)
     folders = {} if from_state is None else _rebuilds(from_state, replayer)
-    wanted = chosen | (_all_stores(replayer) if folders or replayer.follows_time else {})
+    wanted = chosen | ({**replayer.changelogs, **replayer.others} if folders or replayer.follows_time else {})
     changelogs = {name: _settled(log, topic, f"the changelog of store {name}") for name, topic in wanted.items()}
     facts, inputs = _Facts(log, changelogs), list[Input]()
     for place, (source, offsets) in enumerate(zip(topics, committed, strict=True)):
@@ -172,7 +168,11 @@ def plan_recompute(
         metadata = tuple(offset.metadata for offset in offsets)
         inputs.append(Input(topic=source, starts=starts, bounds=ends, bound_by=bound_by, metadata=metadata))
     ends_of_all = [each.bounds for each in inputs]
-    _require_some(replayer, ends_of_all)
+    if not any(map(any, ends_of_all)):
+        raise InputError(
+            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
+            "a worker ever run?"
+        )
     return Recompute(
         kafka=log,
         module=module,
@@ -185,15 +185,6 @@ def plan_recompute(
         turns=tuple(replayer.turns),
         timed=replayer.timed,
     )
-
-
-def _require_some(replayer: Any, ends: Sequence[Sequence[int]]) -> None:
-    """Check that something was handled."""
-    if not any(map(any, ends)):
-        raise InputError(
-            f"group {replayer.group} has committed nothing of {', '.join(replayer.topics)} and there is no state: did "
-            "a worker ever run?"
-        )
 
 
 def _require_fitting(source: Topic, changelogs: Mapping[str, Topic], folders: Mapping[str, Path]) -> None:
@@ -246,14 +237,10 @@ def _chosen(replayer: Any, store: str | None) -> dict[str, str]:
         if not replayer.changelogs:
             raise AppError(f"actor {replayer.actor} keeps no state: there is nothing to compare")
         return dict(replayer.changelogs)
-    stores = _all_stores(replayer)
+    stores = {**replayer.changelogs, **replayer.others}
     if store not in stores:
         raise AppError(f"actor {replayer.actor} has no store {store!r}, it has {', '.join(stores) or 'none'}")
     return {store: stores[store]}
-
-
-def _all_stores(replayer: Any) -> dict[str, str]:
-    return {**replayer.changelogs, **replayer.others}
 
 
 def _described(log: KafkaSource, name: str, what: str) -> Topic:
@@ -338,7 +325,7 @@ class _Facts:
     @cached_property
     def next_sources(self) -> dict[tuple[int, ...], int]:
         """By partition and input, the offset behind the last record that a changelog names."""
-        return self._grouped(self._rows(), _next_source(), "partition", "input")
+        return self._grouped(self._rows(), F.max("source_offset") + 1, "partition", "input")
 
     @cached_property
     def _epochs(self) -> dict[tuple[int, ...], int]:
@@ -355,7 +342,7 @@ class _Facts:
             ends = by_partition([part.end_offset for part in read_summary(folder).partitions])
             frames += [self._rows_of(store).where(F.col("offset") < ends), read_rebuild(self.log.spark, folder)]
         sources = [rows.select("partition", "source_offset") for rows in frames]
-        return self._grouped(_united(sources), _next_source()) if frames else {}
+        return self._grouped(_united(sources), F.max("source_offset") + 1) if frames else {}
 
     def last_ms(self, bounds: Sequence[Sequence[int]]) -> tuple[int | None, ...]:
         """Return when the last write was made that belongs to records before the inputs' bounds, by partition."""
@@ -378,10 +365,6 @@ class _Facts:
         return {tuple(row)[:-1]: row["value"] for row in groups}
 
 
-def _next_source() -> Column:
-    return F.max("source_offset") + 1
-
-
 def _united(frames: Sequence[DataFrame]) -> DataFrame:
     return reduce(lambda left, right: left.unionAll(right), frames)
 
@@ -396,7 +379,7 @@ def _rebuilds(folder: Path, replayer: Any) -> dict[str, Path]:
         )
     summaries = sorted([*folder.glob(SUMMARY), *folder.glob(f"*/{SUMMARY}")])
     by_changelog = {read_summary(path.parent).changelog: path.parent for path in summaries}
-    wanted = _all_stores(replayer)
+    wanted = {**replayer.changelogs, **replayer.others}
     missing = [topic for topic in wanted.values() if topic not in by_changelog]
     if missing:
         raise TargetError(

@@ -17,21 +17,17 @@ Records of several inputs are merged by their times as if all had been there whe
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_replay.errors import RecomputeError
 from spark_replay.fold.fold import first_ten, is_live, last_fields
 from spark_replay.fold.points import now_ms, point_at
 from spark_replay.fold.rebuilt import read_rebuild
@@ -48,7 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 _LOCAL = ("local[", "local-")
-_FAILURE = re.compile(r"RecomputeError: (.*)")
 
 
 def recompute_actor(spark: SparkSession, plan: Recompute) -> Recomputed:
@@ -61,7 +56,7 @@ def recompute_actor(spark: SparkSession, plan: Recompute) -> Recomputed:
     started = time.monotonic()
     replayed = _replay(spark, plan).persist(StorageLevel.DISK_ONLY)
     try:
-        with _replaying(plan):
+        with reading(f"input {plan.input} or its changelogs"):
             told = _told(replayed)
             windows = _windows(plan)
             judged = _judge(plan, replayed, windows)
@@ -256,18 +251,3 @@ def _told(replayed: DataFrame) -> list[Row]:
 def _examples(judged: DataFrame) -> list[Row]:
     rows = first_ten(judged.where(~F.col("kind").isin(*FINE)), of=("store", "kind"), sides=("log", "recomputed"))
     return sorted(rows, key=lambda row: (row["store"], row["kind"]))
-
-
-@contextmanager
-def _replaying(plan: Recompute) -> Iterator[None]:
-    """Raise a replay's own failure; other Spark errors are raised as by `reading`."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-    with reading(f"input {plan.input} or its changelogs"):
-        try:
-            yield
-        except (PySparkException, Py4JJavaError) as error:
-            failures = _FAILURE.findall(str(error))
-            if not failures:
-                raise
-            raise RecomputeError(failures[-1]) from error

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from spark_replay.comparison.causes import CAUSES, DIFFERENCES
 from spark_replay.errors import ReplayError, TargetError
-from spark_replay.report.advice import advice_for, meaning_of
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.staging import local_folder
 from stores._core.printable import moment
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 GENERATOR = "faust-actors spark_replay"
 _DISTRIBUTION = "faust-actors"
 _HEAD_BYTES = 2_000
+_REMEDIES = CAUSES | DIFFERENCES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,7 @@ def render_report(report: Report, *, made: Made) -> str:
         verdict=verdict,
         advice=_advice(report),
         facts=_facts(report, made),
-        causes=[(cause, count, meaning_of(cause), advice_for(cause)) for cause, count in report.causes.items()],
+        causes=[(cause, count, *_REMEDIES[cause]) for cause, count in report.causes.items()],
         checks=[(each.check, each.count, each.means, "broken" if each.count else "holds") for each in report.findings],
         partitions=_partitions(report),
         by_cause=[
@@ -168,7 +169,7 @@ def _advice(report: Report) -> list[str]:
     if report.causes:
         largest = max(report.causes, key=lambda cause: report.causes[cause])
         named = ", ".join(f"{cause} {count:,}" for cause, count in report.causes.items())
-        lines = [f"By cause: {named}.", f"Begin with {largest}. {advice_for(largest)}"]
+        lines = [f"By cause: {named}.", f"Begin with {largest}. {_REMEDIES[largest].advice}"]
     elif report.mismatches:
         lines.append("No cause was looked for; the examples below show what differs.")
     if report.partitions_without_export:

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spark_replay.comparison.report import KINDS, Report
-from spark_replay.printing import new_table, say, side_line
+from spark_replay.printing import EXAMPLES, new_table, say, side_line
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-_EXAMPLES = 10
 
 
 def show(found: Report, console: Console) -> None:
@@ -27,7 +25,7 @@ def show(found: Report, console: Console) -> None:
     for finding in found.findings:
         verdict = "holds" if not finding.count else f"{finding.count:,} records break it"
         lines = [f"{finding.check}: {finding.means}: {verdict}"]
-        lines += [f"    {text}" for text in (*finding.examples[:_EXAMPLES], *finding.notes)]
+        lines += [f"    {text}" for text in (*finding.examples[:EXAMPLES], *finding.notes)]
         for line in lines:
             say(console, line)
 

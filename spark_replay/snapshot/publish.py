@@ -246,7 +246,7 @@ def _topic_of(source: Source, summary: Rebuilt) -> Topic:
 
 def _state(source: Source, point: AsOf) -> tuple[DataFrame, int, tuple[str, ...]]:
     """Return a state as `read_rebuild` does, with expired keys, which their owner removes; unknown keys; and notes."""
-    settled = folded_at(source, point, as_of_ms=0).kept()
+    settled = folded_at(source, point, as_of_ms=0)
     writes = settled.writes(settled.marked.where(F.col("key").isNotNull() & ~F.col("unknown")))
     with reading(str(source)):
         unknown = settled.unknown.count()

@@ -12,20 +12,20 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.observation import Observation
 
-from spark_replay.errors import ReadError, TargetError, ToolMissingError, WrongTopicError
+from spark_replay.errors import ReadError, TargetError, WrongTopicError
 from spark_replay.fold.points import now_ms
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import has_input, read_rows, store_of
-from spark_replay.sources.digests import SHARED
+from spark_replay.sources.digests import SHARED, require_read_back
 from spark_replay.sources.folders import open_target
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import reading
@@ -94,7 +94,7 @@ def write_snapshot(source: KafkaSource, *, app: str, to: str | Path, overwrite: 
     Raises:
         WrongTopicError: The topic isn't a changelog of the app.
         TargetError: The folder can't be used, or isn't the same for driver and executors.
-        ToolMissingError: The executors' Python can't write tables.
+        AppError: The executors' Python can't write tables.
         ReadError: Spark couldn't read the log to its end, or reading took longer than deletes are kept.
         ReplayError: What `Source.describe` raises.
     """
@@ -229,11 +229,7 @@ def _summary(spark: SparkSession, rows: Path, expected: int) -> dict[int, list[R
     """Return by partition what `highest_marks` has of each input, from what the driver finds in its folder."""
     listed = list(rows.glob("*.parquet")) if rows.is_dir() else []
     marks = highest_marks(spark.read.parquet(f"file://{rows}")).collect() if listed else []
-    if sum(row["rows"] for row in marks) != expected:
-        raise TargetError(
-            f"of {expected} rows that the executors wrote to {rows} the driver finds "
-            f"{sum(row['rows'] for row in marks)}: {SHARED}. Nothing was replaced"
-        )
+    require_read_back(expected, sum(row["rows"] for row in marks), rows)
     by_partition: dict[int, list[Row]] = {}
     for row in marks:
         by_partition.setdefault(row["partition"], []).append(row)
@@ -244,12 +240,19 @@ def _make_tables(spark: SparkSession, work: Path) -> dict[int, list[SnapshotTabl
     """Have the executors make tables of the rows; return those of each partition, in key order, by final names."""
     target = work / NEW
     target.mkdir()
+
+    def make(file: str) -> list[tuple[int, SnapshotTable]]:
+        # only executors need what it imports
+        from spark_replay.snapshot.tables import tables_of
+
+        return tables_of(Path(file), target)
+
     files = sorted(str(file) for file in (work / "rows").glob("*.parquet"))
     by_partition: dict[int, list[SnapshotTable]] = {}
     if files:
         context = spark.sparkContext
-        results = context.parallelize(files, len(files)).map(_table_maker(str(target))).collect()
-        for partition, table in (pair for result in results for pair in _told(result)):
+        pairs = context.parallelize(files, len(files)).flatMap(make).collect()
+        for partition, table in pairs:
             own = by_partition.setdefault(partition, [])
             name = table_file(partition, len(own))
             own.append(replace(table, file=name))
@@ -270,40 +273,6 @@ def _require_table(file: Path, table: SnapshotTable) -> None:
         raise TargetError(f"the driver finds no {file}, which an executor wrote: {SHARED}. Nothing was replaced")
     if (file.stat().st_size, crc32(file)) != (table.size_bytes, table.crc32):
         raise TargetError(f"{file} isn't what the executor wrote: check the disk, or the mount. Nothing was replaced")
-
-
-def _table_maker(target: str) -> Callable[[str], Any]:
-    """Return the function that executors run, by value, so that one without this package can report that."""
-
-    def make(file: str) -> Any:
-        import socket
-
-        host = socket.gethostname()
-        try:
-            from pathlib import Path
-            from uuid import uuid4
-
-            from spark_replay.snapshot.tables import tables_of
-        except ImportError as error:
-            return "tools", f"{error} on the executor {host}"
-        if not Path(target).is_dir():
-            return "folder", f"the executor {host} doesn't see {target}"
-        try:
-            tables = tables_of(Path(file), Path(target) / uuid4().hex)
-        except ValueError as error:
-            return "files", f"{error} on the executor {host}"
-        return "made", [(number, table.file, table.size_bytes, table.crc32, table.keys) for number, table in tables]
-
-    return make
-
-
-def _told(result: tuple[str, Any]) -> list[tuple[int, SnapshotTable]]:
-    kind, told = result
-    if kind == "tools":
-        raise ToolMissingError(f"{told}: the executors' Python needs faust-actors[parquet] to make a snapshot")
-    if kind != "made":
-        raise TargetError(f"{told}: {SHARED}, and may write to")
-    return [(number, SnapshotTable(*rest)) for number, *rest in told]
 
 
 def _part(

@@ -1,20 +1,24 @@
 """The executor's part of a snapshot: RocksDB tables from a file of sorted rows.
 
-The one module here that needs rocksdict, for its table writer; imported inside of that task only. A library for it in
+The one module here that needs rocksdict, for its table writer; imported by that task only. A library for it in
 the JVM would need RocksDB's native code of the very release that the workers have.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_replay.errors import TargetError
+from spark_replay.sources.digests import SHARED
 from stores._core.snapshot import TABLE_SUFFIX, SnapshotTable
 from stores.errors import StoreError
 from stores.tables import write_tables
@@ -24,26 +28,29 @@ _COLUMNS = ["partition", "key", "value"]
 _partition = itemgetter(0)
 
 
-def tables_of(rows: Path, prefix: Path) -> list[tuple[int, SnapshotTable]]:
-    """Write the rows of a Parquet file, sorted by partition and key, to tables whose names begin with `prefix`.
+def tables_of(rows: Path, folder: Path) -> list[tuple[int, SnapshotTable]]:
+    """Write the rows of a Parquet file, sorted by partition and key, to tables in a folder, with names of their own.
 
     Args:
         rows: `partition` int, `key` binary, `value` binary: with metadata in front; null for a deleted key.
-        prefix: folder and beginning of the names; nobody else's.
+        folder: The folder.
 
     Returns:
         (partition, table) in the order of the rows.
 
     Raises:
-        ValueError: a file can't be read or written; the text names it.
+        TargetError: A file can't be read or written; the text names it. Or there is no such folder here.
     """
+    host, prefix = socket.gethostname(), folder / uuid4().hex
+    if not folder.is_dir():
+        raise TargetError(f"the executor {host} doesn't see {folder}: {SHARED}, and may write to")
     tables: list[tuple[int, SnapshotTable]] = []
     try:
         for partition, group in groupby(_rows(rows), key=_partition):
             content = ((key, value) for _, key, value in group)
             tables += [(partition, table) for table in write_tables(content, partial(_path, prefix, partition))]
     except (StoreError, OSError, pa.ArrowException) as error:
-        raise ValueError(f"tables of {rows} can't be made: {error}") from error
+        raise TargetError(f"tables of {rows} can't be made on the executor {host}: {error}: {SHARED}") from error
     return tables
 
 

@@ -87,7 +87,11 @@ def metadata_fields(metadata: Column) -> dict[str, Column]:
         `epoch`, `source_offset` and `expires_at_ms` as bigints, null of null metadata, and `input` as an int: the place
         of the input that the offset is of, null for an actor with one.
     """
-    fields = {name: _int64(metadata, first) for name, first in _METADATA_FIELDS.items()}
+    # to base -10 conv reads 64 bits as a signed number
+    fields = {
+        name: F.conv(F.hex(F.substring(metadata, first, 8)), 16, -10).cast("bigint")
+        for name, first in _METADATA_FIELDS.items()
+    }
     fields["source_offset"] = F.when(has_input(metadata), F.shiftright(fields["source_offset"], INPUT_BITS)).otherwise(
         fields["source_offset"]
     )
@@ -111,11 +115,6 @@ def has_input(metadata: Column) -> Column:
 
 def _place(metadata: Column) -> Column:
     return F.conv(F.hex(F.substring(metadata, INPUT_PLACE.start + 1, 2)), 16, 10).cast("int")
-
-
-def _int64(raw: Column, first: int) -> Column:
-    # to base -10 conv reads 64 bits as a signed number
-    return F.conv(F.hex(F.substring(raw, first, 8)), 16, -10).cast("bigint")
 
 
 def metadata_of_record() -> Column:

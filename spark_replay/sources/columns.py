@@ -19,3 +19,8 @@ def by_partition(values: Sequence[int | None]) -> Column:
 def by_input(values: Sequence[Sequence[int | None]], place: Column) -> Column:
     """Return `by_partition` of the values at the index `place`."""
     return F.get(F.array(*(by_partition(offsets) for offsets in values)), place)
+
+
+def is_true(condition: Column) -> Column:
+    """Return the condition, false where it is null."""
+    return F.coalesce(condition, F.lit(False))

@@ -44,15 +44,20 @@ def watched(rows: DataFrame, columns: Sequence[str]) -> tuple[DataFrame, Observa
 def require_same(written: Observation, read: Collection[Digest], folder: object) -> None:
     """Check that what can be read back is what was written; `TargetError` if it isn't."""
     rows, total = written.get.get("rows") or 0, written.get.get("hash") or 0
-    if rows != sum(digest.rows for digest in read):
-        raise TargetError(
-            f"of {rows} rows that the executors wrote to {folder}, {sum(digest.rows for digest in read)} can be read "
-            f"back: {SHARED}. Nothing was replaced"
-        )
+    require_read_back(rows, sum(digest.rows for digest in read), folder)
     if total != reduce(xor, (digest.hash for digest in read), 0):
         raise TargetError(
             f"the {rows} rows read back from {folder} aren't the rows that the executors wrote: check the disk, or the "
             "mount. Nothing was replaced"
+        )
+
+
+def require_read_back(written: int, read: int, folder: object) -> None:
+    """Check that as many rows can be read back as the executors wrote; `TargetError` if not."""
+    if written != read:
+        raise TargetError(
+            f"of {written} rows that the executors wrote to {folder}, {read} can be read back: {SHARED}. Nothing was "
+            "replaced"
         )
 
 

@@ -144,7 +144,7 @@ class KafkaSource(LiveSource):
         """
         if older.topic != self.topic:
             raise ReplayError(f"{self} can't follow {older}: give both the same topic")
-        return JoinedSource(older, self)
+        return JoinedSource(self.spark, self.topic, older, self)
 
     def __str__(self) -> str:
         """Name the topic."""
@@ -155,6 +155,8 @@ class KafkaSource(LiveSource):
 class JoinedSource(Source):
     """An archive up to its end in each partition, and Kafka from there on; what both hold is taken once."""
 
+    spark: SparkSession = field(repr=False)
+    topic: str
     older: ArchiveSource
     newer: KafkaSource
 
@@ -162,16 +164,6 @@ class JoinedSource(Source):
     def live(self) -> KafkaSource:
         """Kafka's part."""
         return self.newer
-
-    @property
-    def spark(self) -> SparkSession:  # type: ignore[override]
-        """The session."""
-        return self.newer.spark
-
-    @property
-    def topic(self) -> str:  # type: ignore[override]
-        """The topic."""
-        return self.newer.topic
 
     def describe(self) -> Topic:
         """Ask both, and check that nothing is missing between them."""
@@ -230,8 +222,8 @@ def read_topics(
         "subscribe": ",".join(topic.name for topic in topics),
         "includeHeaders": "true",
         "failOnDataLoss": "true",
-        "startingOffsets": _offsets_json({topic.name: topic.starts for topic in topics}),
-        "endingOffsets": _offsets_json({topic.name: topic.ends for topic in topics}),
+        "startingOffsets": json.dumps({topic.name: dict(enumerate(topic.starts)) for topic in topics}),
+        "endingOffsets": json.dumps({topic.name: dict(enumerate(topic.ends)) for topic in topics}),
     }
     records = spark.read.format("kafka").options(**(source | options)).load()
     return records.select("topic", "partition", "offset", "key", "value", "timestamp", "headers")
@@ -315,7 +307,3 @@ def _stitched(old: Topic, new: Topic) -> Topic:
 
 def _at_most(ends: Sequence[int], limits: Sequence[int]) -> tuple[int, ...]:
     return tuple(map(min, ends, limits))
-
-
-def _offsets_json(topics: Mapping[str, Sequence[int]]) -> str:
-    return json.dumps({name: dict(enumerate(offsets)) for name, offsets in topics.items()})

@@ -11,7 +11,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.storagelevel import StorageLevel
 
-from spark_replay.errors import AppError, ReadError
+from spark_replay.errors import AppError, ReadError, ReplayError
 from spark_replay.session import first_line, java_reason
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ NO_SPACE = "No space left on device"
 _LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 _OVERFLOW = "ArithmeticException: long overflow"
 _LONGEST = 400
-_OURS = ("spark_replay", "actors", "stores")
+_OURS = ("spark_replay", "actors", "stores", "rocksdict")
 # the last lines of tracebacks of Spark's Python workers
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
-_APP = re.compile(r"^spark_replay\.errors\.AppError: (.+)", re.MULTILINE)
+_OWN = re.compile(r"^spark_replay\.errors\.(\w+): (.+)", re.MULTILINE)
 
 
 def keep(rows: DataFrame) -> DataFrame:
@@ -39,11 +39,11 @@ def keep(rows: DataFrame) -> DataFrame:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Turn what Spark raises inside into a `ReadError` that names `what`."""
+    """Turn what Spark raises inside into a `ReadError` that names `what`, or into what a task of ours raised."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        _require_imports(str(error))
+        _raise_own(str(error))
         if _LOST in str(error) or "Checkpoint block" in str(error):
             raise ReadError(
                 f"executors were lost with rows of {what} that had been read, and the log may have others by now: run "
@@ -62,17 +62,18 @@ def reading(what: str) -> Iterator[None]:
         raise ReadError(f"Spark could not read {what}: {_reason(error)}") from error
 
 
-def _require_imports(text: str) -> None:
-    """Raise an `AppError` that names the module that the executors' Python lacks, if a task failed for that."""
+def _raise_own(text: str) -> None:
+    """Raise the error that a task raised, or an `AppError` that names the module that the executors' Python lacks."""
     missing = _MISSING.search(text)
     if missing is not None and missing[1].partition(".")[0] in _OURS:
         raise AppError(
-            f"the executors' Python has no module {missing[1]!r}: install faust-actors there (--app needs it, and the "
-            "app and what it imports), or run without --app"
+            f"the executors' Python has no module {missing[1]!r}: install faust-actors[parquet] there (--app needs it, "
+            "and the app and what it imports; so does a snapshot), or run without --app"
         )
-    failed = _APP.search(text)
-    if failed is not None:
-        raise AppError(failed[1])
+    kinds = {kind.__name__: kind for kind in ReplayError.__subclasses__()}
+    # the last one has the others as its causes
+    for name, reason in reversed(_OWN.findall(text)):
+        raise kinds.get(name, ReplayError)(reason)
 
 
 def _reason(error: Exception) -> str:

@@ -87,7 +87,7 @@ async def test_page_is_quiet_fits_and_can_be_read(browser, folder: Path, name: s
 
 def page_of(keys: list[str]) -> str:
     """Return a report with all of these keys."""
-    report = make_report(3, causes={"a_new_cause": 2}, findings=True)
+    report = make_report(3, causes={"unknown": 2}, findings=True)
     [example] = report.examples["different"]
     examples = [replace(example, key=key, log={**example.log, "value": key}) for key in keys]
     return render_report(replace(report, examples={"different": examples}), made=MADE)

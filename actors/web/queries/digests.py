@@ -2,7 +2,7 @@
 
 A row belongs to the bucket CRC-32 of its key modulo the number of buckets. Its digest is the first 8 bytes of the
 SHA-256 of the key and the stored value, write metadata included, as a signed number; that of a bucket is the XOR of
-its rows' digests. Spark's own functions make the same, see `spark_replay.comparison.buckets`. (CRC-32 alone won't do:
+its rows' digests. Spark's own functions make the same, see `spark_replay.comparison.watching`. (CRC-32 alone won't do:
 the XOR of several is the same where their keys' values are exchanged.)
 
 Rows that had expired by the asker's time are left out, so that the answer depends on no worker's clock.
@@ -22,7 +22,8 @@ from actors.runtime.queries.queries import COUNT_SLICE, Bounds, Rows, StateReade
 from actors.runtime.spec import ActorSpec
 from actors.web.problems import Problem, bad_request
 from actors.web.queries.answers import Took
-from stores._core.record import Position, is_expired
+from stores._core.digests import Digests, StoredRow
+from stores._core.record import is_expired
 
 MAX_BUCKETS = 1 << 14
 ROWS_PER_BUCKET = 64
@@ -40,21 +41,6 @@ class DigestsBody(msgspec.Struct, forbid_unknown_fields=True):
     rows: list[int] = []
 
 
-class StoredRow(msgspec.Struct, frozen=True):
-    """A key, and its value with the write metadata."""
-
-    key: bytes
-    value: bytes
-
-
-class DigestsAnswer(msgspec.Struct, frozen=True):
-    """The digests of a partition's buckets, or the rows of some, at a position of the changelog."""
-
-    position: Position
-    digests: list[int]
-    rows: list[StoredRow]
-
-
 def digests_body(raw: bytes) -> DigestsBody:
     """Read the body of `_digests`; `Problem` if it isn't one."""
     try:
@@ -66,7 +52,7 @@ def digests_body(raw: bytes) -> DigestsBody:
     return body
 
 
-async def digests(reader: StateReader, spec: ActorSpec, store: str, body: DigestsBody, *, took: Took) -> DigestsAnswer:
+async def digests(reader: StateReader, spec: ActorSpec, store: str, body: DigestsBody, *, took: Took) -> Digests:
     """Return the digests of a partition of this worker, or its rows in `body.rows`, all as of one position."""
     rows: list[StoredRow] = []
     sums: list[int] = []
@@ -81,7 +67,7 @@ async def digests(reader: StateReader, spec: ActorSpec, store: str, body: Digest
     (part,), _ = await reader.walk(
         spec, store, (body.partition,), Bounds(), lambda part, stored: look(stored, part.store.estimated_keys())
     )
-    return DigestsAnswer(part.position, sums, rows)
+    return Digests(part.position, sums, rows)
 
 
 def bucket_count(keys: int) -> int:

@@ -221,15 +221,11 @@ def read_manifest(folder: Folder) -> Manifest:
                 f"{folder}/{entry_name(number)} doesn't follow the entry before, which was replaced: restore all of "
                 "the archive from one backup"
             )
-        manifest = _fitting(folder, number, manifest, entry)
+        try:
+            manifest = manifest.joined(entry)
+        except ValueError as error:
+            raise ArchiveError(f"{folder}/{entry_name(number)}: {error}") from error
     return manifest
-
-
-def _fitting(folder: Folder, number: int, manifest: Manifest, entry: Manifest) -> Manifest:
-    try:
-        return manifest.joined(entry)
-    except ValueError as error:
-        raise ArchiveError(f"{folder}/{entry_name(number)}: {error}") from error
 
 
 def _read(folder: Folder, number: int) -> tuple[Manifest, int]:

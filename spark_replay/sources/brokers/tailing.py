@@ -122,6 +122,7 @@ def _consumer(jvm: Any, client: Mapping[str, str], failure: str) -> Iterator[Any
 
 
 def _each(polled: Iterable[Any]) -> Iterator[Any]:
+    # py4j's own iteration takes a lost connection for the end
     for batch in polled:
         records = batch.iterator()
         while records.hasNext():

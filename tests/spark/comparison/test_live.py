@@ -14,10 +14,11 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from actors.web.queries.digests import DigestsAnswer, StoredRow, _chosen, _summed, digests_body
+from actors.web.queries.digests import _chosen, _summed, digests_body
 from spark_replay import LiveError, Workers, kafka, validate_live
 from spark_replay.cli import main
 from spark_replay.comparison import live
+from stores._core.digests import Digests, StoredRow
 from stores._core.record import Position
 from tests.documents import block
 from tests.spark.damage import NEW, Worker, by, extend, named_log, two_owners, with_metadata
@@ -86,7 +87,7 @@ class Server:
             list(_summed(sums, store.scan(), body.as_of_ms))
         position = store.position()
         assert position is not None
-        return web.Response(body=msgspec.json.encode(DigestsAnswer(position, [] if body.rows else sums, rows)))
+        return web.Response(body=msgspec.json.encode(Digests(position, [] if body.rows else sums, rows)))
 
 
 @pytest.fixture(scope="module")

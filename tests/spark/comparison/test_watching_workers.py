@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITIONS, STORE = 2, "counts"
-MANY = 100_000
-WITHIN_S = 90.0
-"""Of a machine that may do other things beside."""
+WITHIN_S = {100_000: 90.0, 1_000_000: 180.0}
+"""By number of keys, how soon a mismatch is named on a machine that may do other things beside."""
+AT_ONCE = 50_000
 
 
 def home(key: str) -> int:
@@ -154,23 +156,28 @@ def test_what_another_program_writes_is_named(spark: SparkSession, running: Runn
 
 
 @pytest.mark.nightly
-def test_a_changed_value_is_named_in_time(running: Running, tmp_path: Path) -> None:
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("many", WITHIN_S)
+def test_a_changed_value_is_named_in_time(running: Running, tmp_path: Path, many: int) -> None:
     """By a process that goes on, with Spark's own settings; it ends by SIGTERM."""
-    running.count(*(f"key-{number}" for number in range(MANY)))
+    for first in range(0, many, AT_ONCE):
+        running.count(*(f"key-{number}" for number in range(first, first + AT_ONCE)))
     file = tmp_path / "watch.log"
     command = [sys.executable, "-m", "spark_replay", *running.command, "--every", "1s", "--json"]
     with file.open("wb") as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as process:
         try:
-            asyncio.run(eventually(lambda: f"equal: {MANY:,} keys" in file.read_text(), deadline_s=240))
+            asyncio.run(eventually(lambda: f"equal: {many:,} keys" in file.read_text(), deadline_s=900))
             running.plant("key-5", b"7")
             asyncio.run(running.handled("key-5", 7))
-            asyncio.run(eventually(lambda: "different_value" in file.read_text(), deadline_s=WITHIN_S))
+            began_s = time.monotonic()
+            asyncio.run(eventually(lambda: "different_value" in file.read_text(), deadline_s=WITHIN_S[many]))
+            print(f"named in {time.monotonic() - began_s:.1f} s, load {os.getloadavg()[0]:.1f}")
             process.terminate()
             stdout, _ = process.communicate(timeout=120)
         finally:
             process.kill()
     result = json.loads(stdout)
-    assert (process.returncode, result["totals"]["mismatches"], result["totals"]["equal"]) == (1, 1, MANY - 1)
+    assert (process.returncode, result["totals"]["mismatches"], result["totals"]["equal"]) == (1, 1, many - 1)
     ((example,),) = result["examples"].values()
     assert (example["key"], example["log"]["value"], example["export"]["value"]) == ("key-5", "1", "7")
     assert example["cause"] == "different_value"

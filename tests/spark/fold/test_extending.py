@@ -411,6 +411,20 @@ def test_a_rebuild_goes_on_from_an_earlier_one_on_a_broker(spark: SparkSession, 
 
 
 @pytest.mark.nightly
+def test_a_skewed_partition_and_a_skewed_key(spark: SparkSession, tmp_path: Path):
+    def record(number: int, offset: int, key: bytes, value: bytes) -> Record:
+        return number, offset, key, value, None, [(METADATA_HEADER, encode_metadata(3, offset))]
+
+    log = [record(0, offset, b"%d" % max(0, offset - 979), b"%d" % offset) for offset in range(990)]
+    log += [record(number, 0, b"other", b"x") for number in (1, 2)]
+    source = MemorySource(spark, log, (990, 1, 1))
+    write_rebuild(source, to=tmp_path / "base", as_of=point((980, 0, 1)), as_of_ms=NOW_MS)
+    write_rebuild(source, to=tmp_path / "to", base=tmp_path / "base", as_of_ms=NOW_MS)
+    state = read_rebuild(spark, tmp_path / "to").select("partition", "key", "value").collect()
+    assert {(row[0], bytes(row[1])): bytes(row[2]) for row in state} == {(row[0], row[2]): row[3] for row in log}
+
+
+@pytest.mark.nightly
 def test_five_million_keys_in_a_gibibyte(tmp_path: Path):
     keys = 5_000_000
     command = [sys.executable, "-m", "tests.spark.fold.many_keys", str(tmp_path), str(keys)]

@@ -104,7 +104,7 @@ def test_fold_equals_a_plain_one(
             row["expires_at_ms"],
             row["offset"],
         )
-        for row in live(folded, NOW_MS).collect()
+        for row in live(folded, [NOW_MS] * len(before)).collect()
     }
     expected = fold(log, before=before)
     assert found == {

@@ -18,7 +18,7 @@ from spark_replay.fold.rebuilt import read_rebuild
 from spark_replay.fold.windows import NO_WINDOWS
 from spark_replay.recompute import recompute
 from spark_replay.sources.brokers import tailing
-from spark_replay.sources.brokers.topic import Topic
+from spark_replay.sources.brokers.topic import Topic, java_list
 from spark_replay.sources.kafka import KafkaSource
 from tests.kafka.helpers import eventually, read_all
 from tests.spark.helpers import (
@@ -66,7 +66,7 @@ def set_backoff(spark: SparkSession, brokers: str, backoff_ms: str | None) -> No
     admin = admins.AdminClient.create(client)
     try:
         asked = jvm.java.util.HashMap()
-        asked.put(every_broker, tailing._listed(jvm, [setting]))
+        asked.put(every_broker, java_list(jvm, [setting]))
         admin.incrementalAlterConfigs(asked).all().get()
     finally:
         admin.close()
@@ -170,7 +170,7 @@ def _looks(source: KafkaSource, point: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         records = KafkaSource.records
         patch.setattr(KafkaSource, "records", lambda self, topic: calls.append(topic) or records(self, topic))
-        patch.setattr("spark_replay.fold.rebuild.settle", lambda *_: None)
+        patch.setattr("spark_replay.fold.rebuild.settle", lambda *_, **__: None)
         folded_at(source, point)
     return len(calls)
 

@@ -148,7 +148,7 @@ def test_the_state_is_what_a_worker_shows(spark: SparkSession, histories: list[H
     fold = folded(spark, histories)
     windows = windows_of(fold, topic_of(histories))
     assert windows.expired == tuple(one.expired for one in histories)
-    state = live(fold.where(~windows.past()), NOW_MS).collect()
+    state = live(fold.where(~windows.past()), [NOW_MS] * len(histories)).collect()
     found = {(row["partition"], bytes(row["key"])): bytes(row["value"]) for row in state}
     assert found == {
         (number, row): raw[METADATA_BYTES:] for number, one in enumerate(histories) for row, raw in one.kept.items()

@@ -17,11 +17,12 @@ from click.testing import CliRunner, Result
 
 from actors.runtime.state import restore
 from actors.runtime.state.restore import Changelog, Restored, Restorer
-from spark_replay import ReadError, TargetError, ToolMissingError, WrongTopicError, kafka
+from spark_replay import AppError, ReadError, TargetError, WrongTopicError, kafka
 from spark_replay.cli import main
 from spark_replay.snapshot import snapshot as writing
 from spark_replay.snapshot.publish import publish_state
 from spark_replay.snapshot.snapshot import require_store, write_snapshot
+from spark_replay.snapshot.tables import tables_of
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.kafka import KafkaSource
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, encode_metadata
@@ -264,35 +265,22 @@ def test_a_folder_that_executors_do_not_share(
 
     with monkeypatch.context() as patch:
         patch.setattr(writing, "_write_rows", elsewhere)
-        with pytest.raises(TargetError, match="the driver finds 0: give --to a folder that driver and executors share"):
+        with pytest.raises(TargetError, match="0 can be read back: give --to a folder that driver and executors share"):
             write_snapshot(source, app="app", to=tmp_path / "to")
-    with monkeypatch.context() as patch:
-        patch.setattr(writing, "_table_maker", lambda _: _maker(f"{tmp_path}/none"))
-        with pytest.raises(TargetError, match="doesn't see"):
-            write_snapshot(source, app="app", to=tmp_path / "to")
-
-
-_maker = writing._table_maker
+    with pytest.raises(TargetError, match="doesn't see"):
+        tables_of(tmp_path / "rows", tmp_path / "none")
 
 
 @pytest.mark.nightly
 def test_executors_without_the_table_writer(
     spark: SparkSession, brokers: str, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    def bare(target: str):
-        make = _maker(target)
-
-        def run(file: str):
-            sys.modules["spark_replay.snapshot.tables"] = None
-            try:
-                return make(file)
-            finally:
-                del sys.modules["spark_replay.snapshot.tables"]
-
-        return run
-
-    monkeypatch.setattr(writing, "_table_maker", bare)
-    with pytest.raises(ToolMissingError, match="the executors' Python needs faust-actors"):
+    (tmp_path / "rocksdict.py").write_text("""raise ModuleNotFoundError("No module named 'rocksdict'")""")
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nPYTHONPATH='{tmp_path}':\"$PYTHONPATH\" exec '{sys.executable}' \"$@\"\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    with pytest.raises(AppError, match=r"the executors' Python has no module 'rocksdict': install faust-actors"):
         write_snapshot(source_of(spark, brokers, log.topic), app="app", to=tmp_path / "to")
 
 

@@ -22,7 +22,7 @@ from actors._faust.setup import connection
 from actors.client import StateClient, StateError, StateRequestError, StateUnavailableError
 from actors.web.access import Level, needs, protect
 from actors.web.access.settings import check_access
-from spark_replay.cli.live import open_workers
+from spark_replay.cli.options import open_workers
 from spark_replay.errors import LiveError
 from tests.certificates import Authority
 from tests.unit.web.web_part import READ
