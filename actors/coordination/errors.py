@@ -39,7 +39,7 @@ class LockMismatchError(CoordinationError):
 
 
 class TtlError(CoordinationError):
-    """A time to live that isn't one, or that is too short for the service."""
+    """A time to live that is too short for the service, longer than a day, or no time."""
 
 
 class ConflictError(CoordinationError):

@@ -86,7 +86,8 @@ def the_table() -> Mapping[str, list[tuple[str, str]]]:
     rows = re.findall(r"^\| (.+?) \| (\w.*?`.*?`) \| ([A-Za-z, ]+) \|$", table, re.MULTILINE)
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for feature, resource, operations in rows:
-        found[feature].append((resource, operations))
+        kind = resource.split()[0].removesuffix("s")
+        found[feature] += [(f"{kind} `{name}`", operations) for name in re.findall("`(.+?)`", resource)]
     return found
 
 
