@@ -78,7 +78,6 @@ class MemoryKafka:
     def make_topic(
         self, name: str, partitions: int, *, is_compacted: bool = False, delete_retention_ms: int = DAY_MS
     ) -> Topic:
-        """Make a topic."""
         logs = tuple(
             self.log_type(
                 TopicPartition(name, number), is_compacted=is_compacted, delete_retention_ms=delete_retention_ms
