@@ -40,7 +40,6 @@ from actors.declare.names import (
     group_of,
     owners_topic,
     reply_topic,
-    worker_transactional_id,
 )
 from actors.declare.options import ActorOptions, milliseconds
 from actors.declare.publishing import by_value, publication, published_stores
@@ -52,7 +51,7 @@ from actors.declare.values.schemas import key_codec, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Snapshots, TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
-from actors.runtime.committer import Committer
+from actors.runtime.committer import Committer, OnlyLog
 from actors.runtime.message.outputs import OutputTopic, Recipient, TypeHeaders
 from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Replies
@@ -237,7 +236,6 @@ class Setup:
         return sorted(names - (await topics.existing(names)).keys() - made)
 
     def changelog_topic(self, store: str) -> str:
-        """Return the changelog's name."""
         return changelog_topic(self.app, store)
 
     def compacted(self, inputs: Mapping[str, TopicInfo]) -> dict[str, int]:
@@ -322,7 +320,7 @@ class Setup:
             changelogs=logs,
             encode_message=definition.messages().with_headers,
             seen=tuple(store for store in (definition.ids, definition.answers) if store is not None),
-            dead_letters=self._dead_letters() if definition.buries else None,
+            dead_letters=self._dead_letters if definition.buries else None,
             answers=answers,
             misplaced=definition.misplaced if definition.places_by_key else None,
             forwarded=frozenset(definition.sources) | whole & {*definition.topic_names},
@@ -377,9 +375,10 @@ class Setup:
             may_create=self.app.actor_options.create_topics,
         )
 
+    @property
     def _dead_letters(self) -> OutputTopic:
-        """Return the topic of messages that are parked or buried: their bytes as they came."""
-        return OutputTopic(self.dead_letter_topic, _as_it_is, _as_it_is, self.batch_bytes(self.dead_letter_topic))
+        """The topic of messages that are parked or buried: their bytes as they came."""
+        return OutputTopic(self.dead_letter_topic, bytes, bytes, self.batch_bytes(self.dead_letter_topic))
 
     def plain(self) -> dict[str, int]:
         """Return our topics that aren't compacted, with the partitions that they are made with."""
@@ -452,10 +451,6 @@ class Setup:
         """Return the size of the largest batch that a topic takes."""
         return self._max_record_bytes.get(topic, DEFAULT_MAX_RECORD_BYTES)
 
-    def transactional_id(self, folder_id: str) -> str:
-        """Return the transactional id of the worker that has a data folder."""
-        return worker_transactional_id(self.app.conf.id, folder_id)
-
     def command_id(self, actor: str, partition: int) -> str:
         """Return the transactional id with which a command that writes beside no worker writes for a task."""
         return command_transactional_id(self.app.conf.id, actor, partition)
@@ -500,7 +495,7 @@ class Setup:
     def lone_log(self, actor: str, partition: int) -> TaskLog:
         """Return what a command writes with in transactions, beside no worker. A worker that takes over ends them."""
         writer = self.writer(self.command_id(actor, partition))
-        return Committer(writer, self.app.actor_options.commit_max_bytes).only_log()
+        return OnlyLog(Committer(writer, self.app.actor_options.commit_max_bytes))
 
 
 class _Found(dict[Any, OutputTopic]):
@@ -546,10 +541,6 @@ def _unless_murmur2(partitioner: Partitioner) -> Partitioner | None:
 
 def _answer_decoder(definition: ActorDefinition) -> Callable[[Any], Callable[[bytes], Any] | None] | None:
     return None if definition.answer_types is None else definition.answer_types.decoder_for
-
-
-def _as_it_is(raw: bytes) -> bytes:
-    return raw
 
 
 def connection(app: Any) -> Connection:
