@@ -355,7 +355,6 @@ class FaustApp(faust.App):  # type: ignore[misc]
 
     @functools.cached_property
     def actor_clock(self) -> SystemClock:
-        """The clock of the app in this process."""
         return SystemClock(milliseconds(self.actor_options.clock_skew_margin))
 
     @functools.cached_property

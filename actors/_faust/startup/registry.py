@@ -78,7 +78,6 @@ class StoreFacts:
 
     @property
     def is_same(self) -> bool:
-        """Return whether the topic is the one that is recorded."""
         return self.record is not None and self.record.topic_id == self.topic_id
 
     @property
