@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sys
 import uuid
@@ -21,7 +22,6 @@ from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
 from actors._faust.inputs import check_alike, declare_readers, input_spec, repartitions
-from actors._faust.settings.derived import replication_factor, standby_replicas
 from actors._faust.settings.secrets import worker_keys
 from actors._faust.tracing import check_tracing, propagated, traced
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -65,6 +65,7 @@ logger = escaping(logging.getLogger(__name__))
 
 FOR_ONE_START = ("missing_offset", "moved_offset", "lost_changelog", "allow_reprocessing")
 FETCH_BYTES = 1024 * 1024
+BROKER_DEFAULT = -1
 LONGEST_INSTANCE_ID_BYTES = 249
 """The limit of Kafka's own clients."""
 
@@ -102,7 +103,7 @@ class Setup:
         self.is_tracing = options.tracing
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
-            replication_factor=replication_factor(app),
+            replication_factor=_replication_factor(app),
             min_insync_replicas=options.changelog_min_insync_replicas,
             delete_retention_ms=milliseconds(options.changelog_delete_retention),
             min_compaction_lag_ms=milliseconds(options.changelog_min_compaction_lag),
@@ -128,7 +129,7 @@ class Setup:
         """Return the rules by which the group's leader assigns partitions."""
         options = self.app.actor_options
         return PlacementRules(
-            standbys=standby_replicas(self.app),
+            standbys=_standby_replicas(self.app),
             acceptable_lag=options.acceptable_recovery_lag,
             max_warm_ups=options.max_warmup_replicas,
         )
@@ -148,7 +149,7 @@ class Setup:
                 "reads object storage: add it, or name a folder"
             )
         check_tracing(self.app)
-        standby_replicas(self.app)
+        _standby_replicas(self.app)
         for definition in self.app.actors.values():
             definition.check_marks()
         self._check_faust_parts()
@@ -548,3 +549,24 @@ def connection(app: Any) -> Connection:
     conf = app.conf
     there = reached(conf.broker_consumer, conf.broker_credentials, conf.ssl_context, client_id=conf.broker_client_id)
     return replace(there, outages=app.outages)
+
+
+def _replication_factor(app: Any) -> int:
+    """Return the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
+    return int(app.conf.topic_replication_factor) if _is_set(app, "topic_replication_factor") else BROKER_DEFAULT
+
+
+def _standby_replicas(app: Any) -> int:
+    """Return the setting where it was set, else none: Faust's own default of 1 would double everybody's disks.
+
+    Raises:
+        ConfigurationError: it is negative.
+    """
+    count = int(app.conf.table_standby_replicas) if _is_set(app, "table_standby_replicas") else 0
+    if count < 0:
+        raise ConfigurationError(f"table_standby_replicas={count}: use 0 or more")
+    return count
+
+
+def _is_set(app: Any, name: str) -> bool:
+    return name in app._default_options[1] or name.upper() in os.environ

@@ -110,7 +110,7 @@ TopicIdsRequest_v12 = request_struct(
 """Metadata v12: the first versions with topic ids are 10 to 12 (KIP-516)."""
 
 
-class TopicIdsRequest(Request[TopicIdsRequest_v12]):  # type: ignore[misc,valid-type]
+class TopicIdsRequest(Request[TopicIdsRequest_v12]):  # type: ignore[misc]
     """Asks for topics by name, never creating one; the answer has their ids and partitions.
 
     With `operations` it has what this user may do with each of them, as bits by Kafka's codes.

@@ -114,7 +114,7 @@ _ListTransactionsRequest_v0 = request_struct(
 """Since Kafka 3.0 (KIP-664)."""
 
 
-class ListTransactionsRequest(Request[_ListTransactionsRequest_v0]):  # type: ignore[misc,valid-type]
+class ListTransactionsRequest(Request[_ListTransactionsRequest_v0]):  # type: ignore[misc]
     """Asks a broker for the open transactions that it coordinates, of the ids that this user may describe."""
 
     API_KEY = 66

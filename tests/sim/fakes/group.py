@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors.ports import Committed, TopicPartition
+from actors.testing.fakes.cluster import GroupOffsets
 from actors.testing.fakes.errors import (
     IllegalGenerationError,
     RebalanceInProgressError,
     RefusedError,
     UnknownMemberError,
 )
-from actors.testing.fakes.offsets import GroupOffsets
 
 
 class CoordinatorMovedError(RefusedError):
