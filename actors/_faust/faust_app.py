@@ -350,7 +350,7 @@ class FaustApp(faust.App):  # type: ignore[misc]
             clock_off_ms=self.actor_clock.off_ms,
             brokers=BrokersStatus() if setup is None else _brokers(setup.connection.outages, service.silence),
             commit_interval_s=self.conf.broker_commit_interval,
-            **measured(service.meters, service.tasks, service),
+            **measured(service.meters, service.tasks),
         )
 
     @functools.cached_property

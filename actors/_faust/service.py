@@ -115,14 +115,6 @@ class ActorService(Service):  # type: ignore[misc]
         """Return whether the dispatcher ended although the worker isn't stopping."""
         return self._dispatcher is not None and self._dispatcher.done() and not self.should_stop
 
-    def end_offset(self, source: TopicPartition) -> int | None:
-        """Return the end of an input partition as the last fetch saw it."""
-        return self._late.end_offset(source)
-
-    def position(self, source: TopicPartition) -> int | None:
-        """Return the offset of an input partition that is fetched next."""
-        return self._late.position(source)
-
     @property
     def copies(self) -> list[StandbyState]:
         """The copies that this worker keeps of partitions that others own."""

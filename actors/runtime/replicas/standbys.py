@@ -31,13 +31,14 @@ from actors._core.group.members import TaskId
 from actors._core.group.placement import Copies
 from actors._core.logs import Reminders, escaping
 from actors.errors import BrokerUnavailableError, RestoreError
-from actors.ports import Clock, StoreProvider, TopicLogs, TopicPartition
+from actors.ports import Clock, TopicLogs, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.replicas.follower import POLL_S, FollowedStore, Follower, Policy
 from actors.runtime.replicas.log_ends import ANSWER_S, Look
 from actors.runtime.replicas.standby_state import Role, StandbyState
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import LONG_READ, Changelog, begin_position
+from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.threads import finish_in_thread
 from actors.runtime.windows.removal import Removal
@@ -106,7 +107,7 @@ class Standbys(Policy[StandbyStore]):
         specs: Iterable[ActorSpec],
         *,
         logs: TopicLogs,
-        stores: StoreProvider,
+        stores: StoreCache,
         clock: Clock,
         clock_skew_margin_ms: int,
         acceptable_lag: int,

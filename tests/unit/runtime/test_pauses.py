@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -93,9 +92,7 @@ class World:
     def status(self, driver: ActorTestDriver) -> TaskStatus:
         worker = driver._worker
         assert worker is not None
-        source: Any = worker._source
-        ends = SimpleNamespace(end_offset=lambda _: None, position=source.position)
-        (task,) = measured(worker.meters, self.tasks(driver), ends)["tasks"]
+        (task,) = measured(worker.meters, self.tasks(driver))["tasks"]
         return task
 
     def post(self, driver: ActorTestDriver, *texts: str) -> None:
