@@ -83,7 +83,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         (
             "actors/runtime/queries/queries.py",
             "StateReader.has StateReader.hold StateReader._owned StateReader._commit_ended StateReader._ready "
-            "HeldTask.of _held read",
+            "HeldTask.of read",
         ),
         ("actors/runtime/queries/read_lease.py", "ReadLease.holds"),
         ("actors/web/queries/answers.py", "one_value position_of"),
