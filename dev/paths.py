@@ -51,7 +51,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle with_metadata"),
         (
             "actors/runtime/committer.py",
-            "CommitterLog.commit Committer.add Committer._run Committer._take Committer._together Committer._written",
+            "Committer.commit Committer._run Committer._take Committer._together Committer._written",
         ),
         ("actors/_kafka/produce/writer.py", "TransactionWriter.write TransactionWriter._write"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),

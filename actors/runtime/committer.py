@@ -178,12 +178,14 @@ class Committer:
             for wake in resting:
                 wake()
 
-    def add(self, waiting: _Waiting) -> None:
-        """Have a batch committed. If its receipt is cancelled before its transaction began, nothing is sent."""
+    async def commit(self, log: CommitterLog, batch: CommitBatch) -> CommitReceipt:
+        """Commit a batch of a task. If it is cancelled before its transaction began, nothing is sent."""
+        waiting = _Waiting(log, batch, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._running is None:
             # Not in the context of the task that happens to be first.
             self._running = asyncio.create_task(self._run(), name="committer", context=self._context)
+        return await waiting.receipt
 
     async def close(self) -> None:
         """End what runs. May be called twice."""
@@ -311,14 +313,8 @@ class CommitterLog:
 
     def __init__(self, committer: Committer) -> None:
         self.committer, self.is_over = committer, False
-        self.fence, self.is_ready = committer.fence, committer.is_ready
+        self.fence, self.is_ready, self.commit = committer.fence, committer.is_ready, partial(committer.commit, self)
         self.end_transaction_of = committer.end_transaction_of
-
-    async def commit(self, batch: CommitBatch) -> CommitReceipt:
-        """Commit a batch. If it is cancelled before its transaction began, nothing is sent."""
-        waiting = _Waiting(self, batch, asyncio.get_running_loop().create_future())
-        self.committer.add(waiting)
-        return await waiting.receipt
 
     def end(self) -> None:
         """End the task's part in commits."""
