@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import cycle
 from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, overload
@@ -116,12 +117,6 @@ class WindowValue(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
-    status: int
-    content: Any
-
-
-@dataclass(frozen=True, slots=True)
 class _Stores:
     """The owner of each partition according to a worker; `routes` is the owner's address by (actor, partition)."""
 
@@ -185,7 +180,7 @@ class StateClient:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._http = HttpClient(tls=ssl, headers=headers)
         self._is_secure = all(url.startswith("https:") for url in self._urls)
-        self._turn = 0
+        self._turns = cycle([*self._urls[1:], self._urls[0]])
         self._stores: _Stores | None = None
         self._shunned: dict[str, float] = {}
         self._seen: dict[tuple[str, int], tuple[Position, float]] = {}
@@ -227,10 +222,10 @@ class StateClient:
         text, encoding = _key_in_url(key)
         query = _query(encoding=encoding, partition=partition, read=self._read, as_of=as_of)
         path = f"/actors/{quote(store, safe='')}/{text}?{query}"
-        reply = await self._ask("GET", path, store=store, route=await self._route(store, key), absent_is_fine=True)
-        content = reply.content
+        route = await self._route(store, key)
+        is_found, content = await self._ask("GET", path, store=store, route=route, absent_is_fine=True)
         return Answer(
-            found=reply.status == 200,
+            found=is_found,
             value=content.get("value"),
             expires_at_ms=content.get("expires_at_ms"),
             position=msgspec.convert(content["position"], Position),
@@ -253,7 +248,7 @@ class StateClient:
         while True:
             query = _query(encoding=encoding, read=self._read, to=to_ms, **{"from": from_ms})
             path, route = f"/actors/{quote(store, safe='')}/{text}?{query}", await self._route(store, key)
-            content = (await self._ask("GET", path, store=store, route=route)).content
+            content = (await self._ask("GET", path, store=store, route=route))[1]
             if "windows" not in content:
                 raise StateError(f"store {store} has no windows: use get() or lookup()")
             found += msgspec.convert(content["windows"], list[WindowValue])
@@ -287,7 +282,7 @@ class StateClient:
             bounds |= {"cursor": cursor, "encoding": encoding, "reverse": "true" if reverse else None}
             query = _query(limit=PAGE_KEYS, read=self._read, **bounds)
             path, route = f"/actors/{quote(store, safe='')}/{text}?{query}", await self._route(store, key)
-            content = (await self._ask("GET", path, store=store, route=route)).content
+            content = (await self._ask("GET", path, store=store, route=route))[1]
             for row in content["rows"]:
                 yield row["row"], row["value"]
             cursor = content["next"]
@@ -312,10 +307,10 @@ class StateClient:
                 body["partition"] = partition
             if self._read is not None:
                 body["read"] = self._read
-            reply = await self._ask("POST", f"/actors/{quote(store, safe='')}/_many", store=store, body=body)
-            answered = reply.content.get("next")
+            _, reply = await self._ask("POST", f"/actors/{quote(store, safe='')}/_many", store=store, body=body)
+            answered = reply.get("next")
             answered = len(batch) if answered is None else max(1, answered)
-            for key, result in zip(batch[:answered], reply.content["results"], strict=True):
+            for key, result in zip(batch[:answered], reply["results"], strict=True):
                 if result["found"]:
                     found[key] = result["value"]
             left = left[answered:]
@@ -353,10 +348,10 @@ class StateClient:
                 as_of=as_of,
                 **{"from": first[0]},
             )
-            reply = await self._ask("GET", f"/actors/{quote(store, safe='')}?{query}", store=store)
-            for item in reply.content["items"]:
+            _, page = await self._ask("GET", f"/actors/{quote(store, safe='')}?{query}", store=store)
+            for item in page["items"]:
                 yield item["key"], item["value"]
-            cursor = reply.content["next"]
+            cursor = page["next"]
             if cursor is None:
                 return
 
@@ -364,8 +359,8 @@ class StateClient:
         """Return the number of keys of a store, estimated unless `exact`. Options as in `lookup`."""
         begin, encoding = _bound(prefix, is_prefix=True)
         query = _query(exact="true" if exact else None, prefix=begin, encoding=encoding if begin else None)
-        reply = await self._ask("GET", f"/actors/{quote(store, safe='')}/_count?{query}", store=store)
-        return int(reply.content["count"])
+        _, reply = await self._ask("GET", f"/actors/{quote(store, safe='')}/_count?{query}", store=store)
+        return int(reply["count"])
 
     @overload
     async def ask(self, actor: BoundQuery[P, R_co], /, *args: P.args, **arguments: P.kwargs) -> R_co: ...
@@ -394,7 +389,7 @@ class StateClient:
         text, encoding = _key_in_url(key)
         path = f"/actors/{quote(actor, safe='')}/_ask/{quote(query, safe='')}/{text}?"
         path += _query(encoding=encoding, read=self._read)
-        return (await self._ask("POST", path, body=arguments)).content["value"]
+        return (await self._ask("POST", path, body=arguments))[1]["value"]
 
     # --- how they get there ----------------------------------------------------------------------------------------
 
@@ -407,53 +402,46 @@ class StateClient:
         route: str | None = None,
         body: Any = None,
         absent_is_fine: bool = False,
-    ) -> _Reply:
-        """Ask until there is an answer."""
+    ) -> tuple[bool, Any]:
+        """Ask until there is an answer; return whether the key is there, and the answer."""
         deadline_s = time.monotonic() + self._timeout_s
         reason = "nobody was asked"
         while True:
-            url = route or self._next_url()
+            url = route or next(self._turns)
             wait_s, asked_s = AGAIN_S, time.monotonic()
             try:
-                reply = await self._send(method, url + path, body, deadline_s - asked_s)
+                status, said = await self._send(method, url + path, body, deadline_s - asked_s)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 reason = f"{url} can't be reached: {error or type(error).__name__}"
                 if route is not None:
                     self._shunned[route] = time.monotonic() + SHUN_S
             else:
-                said = reply.content
-                is_absent = reply.status == 404 and str(said.get("type", "")).endswith(":no-such-key")
-                if reply.status == 200 or (is_absent and absent_is_fine):
+                is_absent = status == 404 and str(said.get("type", "")).endswith(":no-such-key")
+                if status == 200 or (is_absent and absent_is_fine):
                     late = self._late(store, said, asked_s)
                     if late is None:
-                        return reply
+                        return status == 200, said
                     reason = late
-                elif reply.status in (421, 429, 503):
-                    reason = f"{url}: {said.get('detail', reply.status)}"
+                elif status in (421, 429, 503):
+                    reason = f"{url}: {said.get('detail', status)}"
                     wait_s = float(said.get("retry_after_ms", 1000)) / 1000
                 else:
                     kind = str(said.get("type", "")).rpartition(":")[2]
-                    raise StateRequestError(reply.status, kind, str(said.get("detail", f"{url}: {reply.status}")))
+                    raise StateRequestError(status, kind, str(said.get("detail", f"{url}: {status}")))
             # Whatever sent it there may be out of date.
             route, self._stores = None, None
             if time.monotonic() + wait_s >= deadline_s:
                 raise StateUnavailableError(f"no answer within {self._timeout_s:g} s: {reason}")
             await asyncio.sleep(wait_s)
 
-    def _next_url(self) -> str:
-        self._turn += 1
-        return self._urls[self._turn % len(self._urls)]
-
-    async def _send(self, method: str, url: str, body: Any, left_s: float) -> _Reply:
+    async def _send(self, method: str, url: str, body: Any, left_s: float) -> tuple[int, dict[str, Any]]:
         content = None if body is None else msgspec.json.encode(body)
         reply = await self._http.send(method, url, body=content, timeout_s=max(left_s, AGAIN_S))
         try:
             said = msgspec.json.decode(reply.body)
         except MALFORMED:
             said = None
-        return _Reply(
-            reply.status, said if isinstance(said, dict) else {"detail": f"not an answer: {reply.body[:100]!r}"}
-        )
+        return reply.status, said if isinstance(said, dict) else {"detail": f"not an answer: {reply.body[:100]!r}"}
 
     def _late(self, store: str | None, said: Mapping[str, Any], asked_s: float) -> str | None:
         """Return why an answer is older than one that was there before it was asked for, None if it isn't."""
@@ -495,7 +483,7 @@ class StateClient:
         return address if address.startswith("https:") or not self._is_secure else None
 
     async def _learn(self) -> _Stores:
-        said = (await self._ask("GET", "/actors")).content
+        _, said = await self._ask("GET", "/actors")
         self._stores = _Stores(
             {about["store"]: about for about in said["stores"]},
             {(one["actor"], one["partition"]): one["address"] for one in said["partitions"] if one["address"]},

@@ -16,7 +16,7 @@ from actors._core.partitioner import Partitioner
 from actors._core.task.pauses import Pause, Release
 from actors._core.task.takeover import LogBounds
 from actors.errors import RecordError
-from stores.ports import PartitionStore, SnapshotContent
+from stores.ports import SnapshotContent
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -569,19 +569,3 @@ class SourceEvents:
     lost: Callable[[TopicPartition, str], None]
     failed: Callable[[BaseException], None]
     counted: Callable[[Mapping[str, int]], None] = lambda _: None
-
-
-class StoreProvider(Protocol):
-    """The worker's stores on disk."""
-
-    async def open(self, store: str, partition: int) -> PartitionStore:
-        """Return the store of a partition, opened once and kept open."""
-
-    async def discard(self, store: str, partition: int) -> None:
-        """Close a store and delete its files: it is damaged, and the changelog has all of it."""
-
-    async def reopen(self, store: str, partition: int) -> None:
-        """Close a store whose last write failed, so that the next `open` starts from what the disk holds."""
-
-    async def repair(self, store: str, partition: int, error: Exception) -> None:
-        """Close a store after `error`; delete its files if that says that they, and no other store's, are damaged."""

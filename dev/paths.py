@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
     "record: poll to RocksDB": (
         ("actors/_kafka/consume/consumer.py", "KafkaSource.poll"),
-        ("actors/runtime/worker.py", "Worker.run"),
+        ("actors/runtime/worker.py", "Worker._dispatch Worker._put"),
         (
             "actors/runtime/inputs/inbox.py",
             "Inbox.has_room Inbox.put take_in_order Inbox.take Inbox._took PlacedRecords.checked "
@@ -51,8 +51,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle with_metadata"),
         (
             "actors/runtime/committer.py",
-            "CommitterLog.commit Committer.commit Committer._run Committer._take Committer._together "
-            "Committer._written",
+            "Committer.commit Committer._run Committer._take Committer._together Committer._written",
         ),
         ("actors/_kafka/produce/writer.py", "TransactionWriter.write TransactionWriter._write"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
@@ -84,7 +83,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         (
             "actors/runtime/queries/queries.py",
             "StateReader.has StateReader.hold StateReader._owned StateReader._commit_ended StateReader._ready "
-            "HeldTask.of _held read",
+            "HeldTask.of read",
         ),
         ("actors/runtime/queries/read_lease.py", "ReadLease.holds"),
         ("actors/web/queries/answers.py", "one_value position_of"),

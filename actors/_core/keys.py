@@ -24,7 +24,6 @@ def split_sized(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def make_place(letter: bytes, raw_key: bytes, sequence: int) -> bytes:
-    """Return a place in the line of a raw key."""
     return letter + sized(raw_key) + sequence.to_bytes(_SEQUENCE_BYTES, "big")
 
 

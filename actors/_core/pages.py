@@ -64,7 +64,6 @@ def resume_at(start: bytes | None, after: Place | None, partition: int) -> bytes
 
 
 def encode_place(place: Place) -> str:
-    """Return a place as a cursor."""
     key, partition = place
     return base64.urlsafe_b64encode(partition.to_bytes(_PARTITION_BYTES, "big") + key).rstrip(b"=").decode()
 

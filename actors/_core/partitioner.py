@@ -45,7 +45,6 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """Return the partition of `key` in a topic of `partitions` partitions."""
     return (murmur2(key) & _POSITIVE_MASK) % partitions
 
 

@@ -56,7 +56,6 @@ def misfits(old: Shape, new: Shape, path: str = "") -> list[str]:
 
 
 def show(shape: Shape) -> str:
-    """Return a shape for a person."""
     kind = _kind(shape)
     if kind == "scalar":
         return str(shape)

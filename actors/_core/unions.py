@@ -13,7 +13,6 @@ def is_union(type_: Any) -> bool:
 
 
 def allows_none(type_: Any) -> bool:
-    """Return whether a type is a union with None."""
     return is_union(type_) and types.NoneType in typing.get_args(type_)
 
 

@@ -52,7 +52,7 @@ class WorkerExtension:
 
     @property
     def stopped(self) -> Sequence[Mapping[str, str | int | None]]:
-        """What stands still now: rows beside those of actors in `/health`, without keys, values or addresses."""
+        """The rows of what stands still now, beside those of actors in `/health`; no keys, values or addresses."""
         return ()
 
     def check(self, setup: Setup) -> None:

@@ -344,12 +344,11 @@ class FaustApp(faust.App):  # type: ignore[misc]
             clock_off_ms=self.actor_clock.off_ms,
             brokers=BrokersStatus() if setup is None else _brokers(setup.connection.outages, service.silence),
             commit_interval_s=self.conf.broker_commit_interval,
-            **measured(service.meters, service.tasks, service),
+            **measured(service.meters, service.tasks),
         )
 
     @functools.cached_property
     def actor_clock(self) -> SystemClock:
-        """The clock of the app in this process."""
         return SystemClock(milliseconds(self.actor_options.clock_skew_margin))
 
     @functools.cached_property

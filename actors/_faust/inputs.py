@@ -183,7 +183,6 @@ def declare_readers(app: Any) -> None:
 def input_handler(
     app: DeclaredApp, definition: ActorDefinition, topic: Any, answers: Replies | None
 ) -> Callable[[Context, Any], Any]:
-    """Return the handler of an input for what its messages decode to."""
     name = str(topic.get_topic_name())
     own, table = definition.handlers.get(name), definition.table_fed_by(name)
     if table is not None and own is not None and own.is_feed:

@@ -36,6 +36,7 @@ from actors._kafka.consume.consumer import KafkaSource
 from actors._kafka.consume.logs import KafkaLogs
 from actors._kafka.consume.silence import Silence
 from actors.declare.host import DeclaredApp
+from actors.declare.names import worker_transactional_id
 from actors.declare.options import milliseconds
 from actors.declare.publishing import ensure_published
 from actors.errors import ActorsError, ConfigurationError, TaskError
@@ -119,14 +120,6 @@ class ActorService(Service):  # type: ignore[misc]
         """Return whether the dispatcher ended although the worker isn't stopping."""
         return self._dispatcher is not None and self._dispatcher.done() and not self.should_stop
 
-    def end_offset(self, source: TopicPartition) -> int | None:
-        """Return the end of an input partition as the last fetch saw it."""
-        return self._late.end_offset(source)
-
-    def position(self, source: TopicPartition) -> int | None:
-        """Return the offset of an input partition that is fetched next."""
-        return self._late.position(source)
-
     @property
     def copies(self) -> list[StandbyState]:
         """The copies that this worker keeps of partitions that others own."""
@@ -208,7 +201,9 @@ class ActorService(Service):  # type: ignore[misc]
             await open_on_disk(cache, folder, specs)
         await self._open_views(setup)
         if not specs:
-            await self._start_alone(clients, cache, outputs)
+            # Of an app without actors only extensions have something to do.
+            if any(extension.reads for extension in self.app.extensions.values()):
+                await self._start_extensions(self._make_worker(clients, [], cache, outputs))
             return
         self.meters.started_at_ms = self.app.actor_clock.wall_ms()
         parts = self._make_worker(clients, specs, cache, outputs)
@@ -237,7 +232,7 @@ class ActorService(Service):  # type: ignore[misc]
     async def _open_clients(self, setup: Setup, control: ControlPlane, topics: Topics, folder: DataFolder) -> _Clients:
         logs = KafkaLogs(setup.connection, control)
         owners = KafkaOwners(setup.owners_topic, logs)
-        own_id = setup.transactional_id(folder.id)
+        own_id = worker_transactional_id(self.app.conf.id, folder.id)
         committer = Committer(
             setup.writer(own_id, if_copied(setup.folder)),
             self.app.actor_options.commit_max_bytes,
@@ -352,11 +347,6 @@ class ActorService(Service):  # type: ignore[misc]
         return StartingWorker(
             setup=setup, specs=specs, worker=worker, standbys=standbys, control=clients.control, owners=owners
         )
-
-    async def _start_alone(self, clients: _Clients, cache: StoreCache, outputs: Callable[[Any], OutputTopic]) -> None:
-        """Start the extensions of an app without actors, if one of them has something to do there."""
-        if any(extension.reads for extension in self.app.extensions.values()):
-            await self._start_extensions(self._make_worker(clients, [], cache, outputs))
 
     async def _start_extensions(self, parts: StartingWorker) -> None:
         for name, extension in self.app.extensions.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import sys
 import uuid
@@ -21,7 +22,6 @@ from actors._core.task.commit import CommitPolicy
 from actors._core.task.takeover import LostChangelog, ResetPolicy, StartRules
 from actors._faust.brokers import reached
 from actors._faust.inputs import check_alike, declare_readers, input_spec, repartitions
-from actors._faust.settings.derived import replication_factor, standby_replicas
 from actors._faust.settings.secrets import worker_keys
 from actors._faust.tracing import check_tracing, propagated, traced
 from actors._kafka.admin.control import ControlPlane, TopicInfo
@@ -40,7 +40,6 @@ from actors.declare.names import (
     group_of,
     owners_topic,
     reply_topic,
-    worker_transactional_id,
 )
 from actors.declare.options import ActorOptions, milliseconds
 from actors.declare.publishing import by_value, publication, published_stores
@@ -52,7 +51,7 @@ from actors.declare.values.schemas import key_codec, topic_codecs
 from actors.errors import ConfigurationError, UnknownTopicError, UsageError
 from actors.ports import Snapshots, TaskLog, Writer
 from actors.runtime.commands import KEY_PURPOSE, CommandKey
-from actors.runtime.committer import Committer
+from actors.runtime.committer import Committer, OnlyLog
 from actors.runtime.message.outputs import OutputTopic, Recipient, TypeHeaders
 from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Replies
@@ -66,6 +65,7 @@ logger = escaping(logging.getLogger(__name__))
 
 FOR_ONE_START = ("missing_offset", "moved_offset", "lost_changelog", "allow_reprocessing")
 FETCH_BYTES = 1024 * 1024
+BROKER_DEFAULT = -1
 LONGEST_INSTANCE_ID_BYTES = 249
 """The limit of Kafka's own clients."""
 
@@ -103,7 +103,7 @@ class Setup:
         self.is_tracing = options.tracing
         self.connection = connection(app)
         self.changelog_settings = ChangelogSettings(
-            replication_factor=replication_factor(app),
+            replication_factor=_replication_factor(app),
             min_insync_replicas=options.changelog_min_insync_replicas,
             delete_retention_ms=milliseconds(options.changelog_delete_retention),
             min_compaction_lag_ms=milliseconds(options.changelog_min_compaction_lag),
@@ -129,7 +129,7 @@ class Setup:
         """Return the rules by which the group's leader assigns partitions."""
         options = self.app.actor_options
         return PlacementRules(
-            standbys=standby_replicas(self.app),
+            standbys=_standby_replicas(self.app),
             acceptable_lag=options.acceptable_recovery_lag,
             max_warm_ups=options.max_warmup_replicas,
         )
@@ -149,7 +149,7 @@ class Setup:
                 "reads object storage: add it, or name a folder"
             )
         check_tracing(self.app)
-        standby_replicas(self.app)
+        _standby_replicas(self.app)
         for definition in self.app.actors.values():
             definition.check_marks()
         self._check_faust_parts()
@@ -237,7 +237,6 @@ class Setup:
         return sorted(names - (await topics.existing(names)).keys() - made)
 
     def changelog_topic(self, store: str) -> str:
-        """Return the changelog's name."""
         return changelog_topic(self.app, store)
 
     def compacted(self, inputs: Mapping[str, TopicInfo]) -> dict[str, int]:
@@ -322,7 +321,7 @@ class Setup:
             changelogs=logs,
             encode_message=definition.messages().with_headers,
             seen=tuple(store for store in (definition.ids, definition.answers) if store is not None),
-            dead_letters=self._dead_letters() if definition.buries else None,
+            dead_letters=self._dead_letters if definition.buries else None,
             answers=answers,
             misplaced=definition.misplaced if definition.places_by_key else None,
             forwarded=frozenset(definition.sources) | whole & {*definition.topic_names},
@@ -377,9 +376,10 @@ class Setup:
             may_create=self.app.actor_options.create_topics,
         )
 
+    @property
     def _dead_letters(self) -> OutputTopic:
-        """Return the topic of messages that are parked or buried: their bytes as they came."""
-        return OutputTopic(self.dead_letter_topic, _as_it_is, _as_it_is, self.batch_bytes(self.dead_letter_topic))
+        """The topic of messages that are parked or buried: their bytes as they came."""
+        return OutputTopic(self.dead_letter_topic, bytes, bytes, self.batch_bytes(self.dead_letter_topic))
 
     def plain(self) -> dict[str, int]:
         """Return our topics that aren't compacted, with the partitions that they are made with."""
@@ -452,10 +452,6 @@ class Setup:
         """Return the size of the largest batch that a topic takes."""
         return self._max_record_bytes.get(topic, DEFAULT_MAX_RECORD_BYTES)
 
-    def transactional_id(self, folder_id: str) -> str:
-        """Return the transactional id of the worker that has a data folder."""
-        return worker_transactional_id(self.app.conf.id, folder_id)
-
     def command_id(self, actor: str, partition: int) -> str:
         """Return the transactional id with which a command that writes beside no worker writes for a task."""
         return command_transactional_id(self.app.conf.id, actor, partition)
@@ -500,7 +496,7 @@ class Setup:
     def lone_log(self, actor: str, partition: int) -> TaskLog:
         """Return what a command writes with in transactions, beside no worker. A worker that takes over ends them."""
         writer = self.writer(self.command_id(actor, partition))
-        return Committer(writer, self.app.actor_options.commit_max_bytes).only_log()
+        return OnlyLog(Committer(writer, self.app.actor_options.commit_max_bytes))
 
 
 class _Found(dict[Any, OutputTopic]):
@@ -548,12 +544,29 @@ def _answer_decoder(definition: ActorDefinition) -> Callable[[Any], Callable[[by
     return None if definition.answer_types is None else definition.answer_types.decoder_for
 
 
-def _as_it_is(raw: bytes) -> bytes:
-    return raw
-
-
 def connection(app: Any) -> Connection:
     """Return how the app's brokers are reached."""
     conf = app.conf
     there = reached(conf.broker_consumer, conf.broker_credentials, conf.ssl_context, client_id=conf.broker_client_id)
     return replace(there, outages=app.outages)
+
+
+def _replication_factor(app: Any) -> int:
+    """Return the setting where it was set, else the broker's default: Faust's own default of 1 would lose state."""
+    return int(app.conf.topic_replication_factor) if _is_set(app, "topic_replication_factor") else BROKER_DEFAULT
+
+
+def _standby_replicas(app: Any) -> int:
+    """Return the setting where it was set, else none: Faust's own default of 1 would double everybody's disks.
+
+    Raises:
+        ConfigurationError: it is negative.
+    """
+    count = int(app.conf.table_standby_replicas) if _is_set(app, "table_standby_replicas") else 0
+    if count < 0:
+        raise ConfigurationError(f"table_standby_replicas={count}: use 0 or more")
+    return count
+
+
+def _is_set(app: Any, name: str) -> bool:
+    return name in app._default_options[1] or name.upper() in os.environ

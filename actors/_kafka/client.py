@@ -129,6 +129,16 @@ class Client(AIOKafkaClient):  # type: ignore[misc]
     def of(cls, connection: Connection, role: str) -> Client:
         return own(AIOKafkaClient(**connection.arguments(role)), connection.outages)
 
+    @classmethod
+    async def connected(cls, connection: Connection, role: str) -> Client:
+        client = cls.of(connection, role)
+        try:
+            await client.bootstrap()
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
     @property
     def request_timeout_ms(self) -> int:
         return self._request_timeout_ms

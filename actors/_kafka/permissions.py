@@ -74,7 +74,6 @@ class Permission:
 
 
 def on_topic(name: str, *operations: Operation) -> list[Permission]:
-    """Return permissions of one topic."""
     return [Permission(Resource.TOPIC.value, name, operation) for operation in operations]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeAlias
 
 from aiokafka.errors import BrokerResponseError, kafka_errors
 from aiokafka.protocol.abstract import AbstractType
@@ -38,7 +38,6 @@ class Uuid(AbstractType):  # type: ignore[misc]
 
     @classmethod
     def encode(cls, value: uuid.UUID) -> bytes:
-        """Return the bytes of `value`."""
         return value.bytes
 
     @classmethod
@@ -50,35 +49,50 @@ class Uuid(AbstractType):  # type: ignore[misc]
 NO_TOPIC_ID = uuid.UUID(int=0)
 
 
-class TopicIdsResponse_v12(Response):  # type: ignore[misc]  # noqa: N801
-    """Metadata v12: the first versions with topic ids are 10 to 12 (KIP-516)."""
+Field: TypeAlias = tuple[str, AbstractType]
+TEXT = CompactString("utf-8")
+TAGS: Field = ("tags", TaggedFields)
 
-    API_KEY = 3
-    API_VERSION = 12
-    SCHEMA = Schema(
+
+def rows(*fields: Field) -> CompactArray:
+    """Return the type of a list of rows, each with tags at its end."""
+    return CompactArray(*fields, TAGS)
+
+
+def request_struct(
+    name: str, api_key: int, version: int, *, asks: tuple[Field, ...], answers: tuple[Field, ...], has_tags: bool = True
+) -> Any:
+    """Return the class of a request in one version, whose `RESPONSE_TYPE` is that of the response."""
+    common, tags = {"API_KEY": api_key, "API_VERSION": version}, (TAGS,) if has_tags else ()
+    response = type(f"{name}Response_v{version}", (Response,), {**common, "SCHEMA": Schema(*answers, *tags)})
+    own = {"FLEXIBLE_VERSION": has_tags, "RESPONSE_TYPE": response, "SCHEMA": Schema(*asks, *tags)}
+    return type(f"{name}Request_v{version}", (RequestStruct,), {**common, **own})
+
+
+TopicIdsRequest_v12 = request_struct(
+    "TopicIds",
+    3,
+    12,
+    asks=(
+        ("topics", rows(("topic_id", Uuid), ("name", TEXT))),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+    ),
+    answers=(
         ("throttle_time_ms", Int32),
-        (
-            "brokers",
-            CompactArray(
-                ("node_id", Int32),
-                ("host", CompactString("utf-8")),
-                ("port", Int32),
-                ("rack", CompactString("utf-8")),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("cluster_id", CompactString("utf-8")),
+        ("brokers", rows(("node_id", Int32), ("host", TEXT), ("port", Int32), ("rack", TEXT))),
+        ("cluster_id", TEXT),
         ("controller_id", Int32),
         (
             "topics",
-            CompactArray(
+            rows(
                 ("error_code", Int16),
-                ("name", CompactString("utf-8")),
+                ("name", TEXT),
                 ("topic_id", Uuid),
                 ("is_internal", Boolean),
                 (
                     "partitions",
-                    CompactArray(
+                    rows(
                         ("error_code", Int16),
                         ("partition", Int32),
                         ("leader", Int32),
@@ -86,33 +100,14 @@ class TopicIdsResponse_v12(Response):  # type: ignore[misc]  # noqa: N801
                         ("replicas", CompactArray(Int32)),
                         ("isr", CompactArray(Int32)),
                         ("offline_replicas", CompactArray(Int32)),
-                        ("tags", TaggedFields),
                     ),
                 ),
                 ("authorized_operations", Int32),
-                ("tags", TaggedFields),
             ),
         ),
-        ("tags", TaggedFields),
-    )
-
-
-class TopicIdsRequest_v12(RequestStruct):  # type: ignore[misc]  # noqa: N801
-    """Metadata v12."""
-
-    API_KEY = 3
-    API_VERSION = 12
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = TopicIdsResponse_v12
-    SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(("topic_id", Uuid), ("name", CompactString("utf-8")), ("tags", TaggedFields)),
-        ),
-        ("allow_auto_topic_creation", Boolean),
-        ("include_topic_authorized_operations", Boolean),
-        ("tags", TaggedFields),
-    )
+    ),
+)
+"""Metadata v12: the first versions with topic ids are 10 to 12 (KIP-516)."""
 
 
 class TopicIdsRequest(Request[TopicIdsRequest_v12]):  # type: ignore[misc]
@@ -128,56 +123,15 @@ class TopicIdsRequest(Request[TopicIdsRequest_v12]):  # type: ignore[misc]
         self._operations = operations
 
     def build(self, request_struct_class: Any) -> Any:
-        """Return the request for the negotiated version."""
         topics: list[Any] = [(NO_TOPIC_ID, name, {}) for name in self._topics]
         return request_struct_class(topics, False, self._operations, {})
 
 
-class FetchResponse_v13(Response):  # type: ignore[misc]  # noqa: N801
-    """Fetch v13: the first version that names topics by id (KIP-516)."""
-
-    API_KEY = 1
-    API_VERSION = 13
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        ("error_code", Int16),
-        ("session_id", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("topic_id", Uuid),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("error_code", Int16),
-                        ("highwater_offset", Int64),
-                        ("last_stable_offset", Int64),
-                        ("log_start_offset", Int64),
-                        (
-                            "aborted_transactions",
-                            CompactArray(("producer_id", Int64), ("first_offset", Int64), ("tags", TaggedFields)),
-                        ),
-                        ("preferred_read_replica", Int32),
-                        ("message_set", CompactBytes),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("tags", TaggedFields),
-    )
-
-
-class FetchRequest_v13(RequestStruct):  # type: ignore[misc]  # noqa: N801
-    """Fetch v13."""
-
-    API_KEY = 1
-    API_VERSION = 13
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = FetchResponse_v13
-    SCHEMA = Schema(
+FetchRequest_v13 = request_struct(
+    "Fetch",
+    1,
+    13,
+    asks=(
         ("replica_id", Int32),
         ("max_wait_time", Int32),
         ("min_bytes", Int32),
@@ -187,27 +141,48 @@ class FetchRequest_v13(RequestStruct):  # type: ignore[misc]  # noqa: N801
         ("session_epoch", Int32),
         (
             "topics",
-            CompactArray(
+            rows(
                 ("topic_id", Uuid),
                 (
                     "partitions",
-                    CompactArray(
+                    rows(
                         ("partition", Int32),
                         ("current_leader_epoch", Int32),
                         ("fetch_offset", Int64),
                         ("last_fetched_epoch", Int32),
                         ("log_start_offset", Int64),
                         ("max_bytes", Int32),
-                        ("tags", TaggedFields),
                     ),
                 ),
-                ("tags", TaggedFields),
             ),
         ),
+        ("forgotten_topics_data", rows(("topic_id", Uuid), ("partitions", CompactArray(Int32)))),
+        ("rack_id", TEXT),
+    ),
+    answers=(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("session_id", Int32),
         (
-            "forgotten_topics_data",
-            CompactArray(("topic_id", Uuid), ("partitions", CompactArray(Int32)), ("tags", TaggedFields)),
+            "topics",
+            rows(
+                ("topic_id", Uuid),
+                (
+                    "partitions",
+                    rows(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("highwater_offset", Int64),
+                        ("last_stable_offset", Int64),
+                        ("log_start_offset", Int64),
+                        ("aborted_transactions", rows(("producer_id", Int64), ("first_offset", Int64))),
+                        ("preferred_read_replica", Int32),
+                        ("message_set", CompactBytes),
+                    ),
+                ),
+            ),
         ),
-        ("rack_id", CompactString("utf-8")),
-        ("tags", TaggedFields),
-    )
+    ),
+)
+"""Fetch v13: the first version that names topics by id (KIP-516)."""
+FetchResponse_v13 = FetchRequest_v13.RESPONSE_TYPE

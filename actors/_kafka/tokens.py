@@ -52,7 +52,6 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
             raise NoTokenError(error_text(error)) from error
 
     def extensions(self) -> dict[str, str]:
-        """Return the provider's extensions."""
         return dict(self._provider.extensions())
 
 

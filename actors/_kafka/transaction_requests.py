@@ -11,70 +11,53 @@ from collections.abc import Iterable, Mapping
 from io import BytesIO
 from typing import Any
 
-from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
+from aiokafka.protocol.api import Request, RequestStruct, ResponseHeader_v0
 from aiokafka.protocol.transaction import EndTxnRequest_v0
 from aiokafka.protocol.types import (
     Array,
     Boolean,
     CompactArray,
     CompactBytes,
-    CompactString,
     Int8,
     Int16,
     Int32,
     Int64,
-    Schema,
     String,
-    TaggedFields,
 )
 
+from actors._kafka.protocol import TEXT, request_struct, rows
 from actors.ports import TopicPartition
 
-_TEXT = CompactString("utf-8")
-_TAGS = ("tags", TaggedFields)
-_RESULT = (("throttle_time_ms", Int32), ("error_code", Int16))
+_THROTTLE, _ERROR = ("throttle_time_ms", Int32), ("error_code", Int16)
 _PRODUCER = (("producer_id", Int64), ("producer_epoch", Int16))
 
 
 class _OneVersion(Request[RequestStruct]):  # type: ignore[misc]
-    """A request in the one version that it is written for."""
+    """A request in the one version that it is written for; whether the broker has its version was asked before."""
 
     API_KEY = -1
-    STRUCT: type[RequestStruct]
+    STRUCT: Any
 
     def __init__(self, *fields: Any) -> None:
         self._fields = fields
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
-        """Return the request; whether the broker has its version was asked before."""
         return self.build(self.STRUCT)
 
     def build(self, request_struct_class: Any) -> Any:
-        """Return the fields as a request."""
         return request_struct_class(*self._fields)
 
 
-class ApiVersionsResponse_v3(Response):  # type: ignore[misc]  # noqa: N801
-    """ApiVersions v3, with the cluster's finalised features among the tags."""
-
-    API_KEY = 18
-    API_VERSION = 3
-    SCHEMA = Schema(
-        ("error_code", Int16),
-        ("api_keys", CompactArray(("api_key", Int16), ("lowest", Int16), ("highest", Int16), _TAGS)),
-        ("throttle_time_ms", Int32),
-        _TAGS,
+class _ApiVersionsRequest_v3(  # noqa: N801
+    request_struct(  # type: ignore[misc]
+        "ApiVersions",
+        18,
+        3,
+        asks=(("client_software_name", TEXT), ("client_software_version", TEXT)),
+        answers=(_ERROR, ("api_keys", rows(("api_key", Int16), ("lowest", Int16), ("highest", Int16))), _THROTTLE),
     )
-
-
-class ApiVersionsRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801
-    """ApiVersions v3."""
-
-    API_KEY = 18
-    API_VERSION = 3
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = ApiVersionsResponse_v3
-    SCHEMA = Schema(("client_software_name", _TEXT), ("client_software_version", _TEXT), _TAGS)
+):
+    """ApiVersions v3, with the cluster's finalised features among the response's tags."""
 
     def parse_response_header(self, read_buffer: BytesIO | bytes) -> Any:
         """Read the header, which has no tags in any version of this request (KIP-511)."""
@@ -84,12 +67,11 @@ class ApiVersionsRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801
 class ApiVersionsRequest(_OneVersion):
     """Asks for the versions of requests, and for the cluster's features."""
 
-    API_KEY = 18
-    STRUCT = ApiVersionsRequest_v3
+    STRUCT = _ApiVersionsRequest_v3
 
 
 _FINALIZED = 2
-_FEATURES = CompactArray(("name", _TEXT), ("highest", Int16), ("lowest", Int16), _TAGS)
+_FEATURES = rows(("name", TEXT), ("highest", Int16), ("lowest", Int16))
 
 
 def finalized_features(response: Any) -> dict[str, int]:
@@ -98,246 +80,145 @@ def finalized_features(response: Any) -> dict[str, int]:
     return {} if raw is None else {name: level for name, level, _, _ in _FEATURES.decode(BytesIO(raw)) or ()}
 
 
-class InitProducerIdResponse_v3(Response):  # type: ignore[misc]  # noqa: N801
-    """InitProducerId v3."""
-
-    API_KEY = 22
-    API_VERSION = 3
-    SCHEMA = Schema(*_RESULT, *_PRODUCER, _TAGS)
-
-
-class InitProducerIdRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801
-    """InitProducerId v3: since Kafka 2.5."""
-
-    API_KEY = 22
-    API_VERSION = 3
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = InitProducerIdResponse_v3
-    SCHEMA = Schema(("transactional_id", _TEXT), ("transaction_timeout_ms", Int32), *_PRODUCER, _TAGS)
+InitProducerIdRequest_v3 = request_struct(
+    "InitProducerId",
+    22,
+    3,
+    asks=(("transactional_id", TEXT), ("transaction_timeout_ms", Int32), *_PRODUCER),
+    answers=(_THROTTLE, _ERROR, *_PRODUCER),
+)
+"""Since Kafka 2.5."""
 
 
 class InitProducerIdRequest(_OneVersion):
     """Ends what an id left open, and gives a producer id and epoch that shut out whoever had the id before."""
 
-    API_KEY = 22
     STRUCT = InitProducerIdRequest_v3
 
     def __init__(self, transactional_id: str, timeout_ms: int) -> None:
         super().__init__(transactional_id, timeout_ms, -1, -1, {})
 
 
-class ListTransactionsResponse_v0(Response):  # type: ignore[misc]  # noqa: N801
-    """ListTransactions v0."""
-
-    API_KEY = 66
-    API_VERSION = 0
-    SCHEMA = Schema(
-        *_RESULT,
-        ("unknown_states", CompactArray(_TEXT)),
-        (
-            "transactions",
-            CompactArray(("transactional_id", _TEXT), ("producer_id", Int64), ("state", _TEXT), _TAGS),
-        ),
-        _TAGS,
-    )
-
-
-class ListTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801
-    """ListTransactions v0: since Kafka 3.0 (KIP-664)."""
-
-    API_KEY = 66
-    API_VERSION = 0
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = ListTransactionsResponse_v0
-    SCHEMA = Schema(("states", CompactArray(_TEXT)), ("producer_ids", CompactArray(Int64)), _TAGS)
+_ListTransactionsRequest_v0 = request_struct(
+    "ListTransactions",
+    66,
+    0,
+    asks=(("states", CompactArray(TEXT)), ("producer_ids", CompactArray(Int64))),
+    answers=(
+        _THROTTLE,
+        _ERROR,
+        ("unknown_states", CompactArray(TEXT)),
+        ("transactions", rows(("transactional_id", TEXT), ("producer_id", Int64), ("state", TEXT))),
+    ),
+)
+"""Since Kafka 3.0 (KIP-664)."""
 
 
-class ListTransactionsRequest(Request[ListTransactionsRequest_v0]):  # type: ignore[misc]
+class ListTransactionsRequest(Request[_ListTransactionsRequest_v0]):  # type: ignore[misc]
     """Asks a broker for the open transactions that it coordinates, of the ids that this user may describe."""
 
     API_KEY = 66
 
     def build(self, request_struct_class: Any) -> Any:
-        """Return the fields as a request."""
         return request_struct_class(["Ongoing"], [], {})
 
 
-class TxnOffsetCommitResponse_v3(Response):  # type: ignore[misc]  # noqa: N801
-    """TxnOffsetCommit v3."""
-
-    API_KEY = 28
-    API_VERSION = 3
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("name", _TEXT),
-                ("partitions", CompactArray(("partition", Int32), ("error_code", Int16), _TAGS)),
-                _TAGS,
-            ),
-        ),
-        _TAGS,
-    )
-
-
-class TxnOffsetCommitRequest_v3(RequestStruct):  # type: ignore[misc]  # noqa: N801
-    """TxnOffsetCommit v3: the first with the member and its generation (KIP-447)."""
-
-    API_KEY = 28
-    API_VERSION = 3
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = TxnOffsetCommitResponse_v3
-    SCHEMA = Schema(
-        ("transactional_id", _TEXT),
-        ("group_id", _TEXT),
-        *_PRODUCER,
-        ("generation_id", Int32),
-        ("member_id", _TEXT),
-        ("group_instance_id", _TEXT),
-        (
-            "topics",
-            CompactArray(
-                ("name", _TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("offset", Int64),
-                        ("leader_epoch", Int32),
-                        ("metadata", _TEXT),
-                        _TAGS,
+TxnOffsetCommitRequest_v3, TxnOffsetCommitRequest_v5 = (
+    request_struct(
+        "TxnOffsetCommit",
+        28,
+        version,
+        asks=(
+            ("transactional_id", TEXT),
+            ("group_id", TEXT),
+            *_PRODUCER,
+            ("generation_id", Int32),
+            ("member_id", TEXT),
+            ("group_instance_id", TEXT),
+            (
+                "topics",
+                rows(
+                    ("name", TEXT),
+                    (
+                        "partitions",
+                        rows(("partition", Int32), ("offset", Int64), ("leader_epoch", Int32), ("metadata", TEXT)),
                     ),
                 ),
-                _TAGS,
             ),
         ),
-        _TAGS,
+        answers=(_THROTTLE, ("topics", rows(("name", TEXT), ("partitions", rows(("partition", Int32), _ERROR))))),
     )
-
-
-class TxnOffsetCommitResponse_v5(TxnOffsetCommitResponse_v3):  # noqa: N801
-    """TxnOffsetCommit v5."""
-
-    API_VERSION = 5
-
-
-class TxnOffsetCommitRequest_v5(TxnOffsetCommitRequest_v3):  # noqa: N801
-    """TxnOffsetCommit v5: the group is added to the transaction by it."""
-
-    API_VERSION = 5
-    RESPONSE_TYPE = TxnOffsetCommitResponse_v5
+    for version in (3, 5)
+)
+"""3 is the first with the member and its generation (KIP-447). By 5 the group is added to the transaction."""
 
 
 class TxnOffsetCommitRequest(_OneVersion):
     """Commits offsets in a transaction."""
-
-    API_KEY = 28
 
     def __init__(self, *fields: Any, is_version_2: bool) -> None:
         super().__init__(*fields)
         self.STRUCT = TxnOffsetCommitRequest_v5 if is_version_2 else TxnOffsetCommitRequest_v3
 
 
-class EndTxnResponse_v5(Response):  # type: ignore[misc]  # noqa: N801
-    """EndTxn v5: with the producer id and epoch to go on with."""
-
-    API_KEY = 26
-    API_VERSION = 5
-    SCHEMA = Schema(*_RESULT, *_PRODUCER, _TAGS)
-
-
-class EndTxnRequest_v5(RequestStruct):  # type: ignore[misc]  # noqa: N801
-    """EndTxn v5."""
-
-    API_KEY = 26
-    API_VERSION = 5
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = EndTxnResponse_v5
-    SCHEMA = Schema(("transactional_id", _TEXT), *_PRODUCER, ("committed", Boolean), _TAGS)
+EndTxnRequest_v5 = request_struct(
+    "EndTxn",
+    26,
+    5,
+    asks=(("transactional_id", TEXT), *_PRODUCER, ("committed", Boolean)),
+    answers=(_THROTTLE, _ERROR, *_PRODUCER),
+)
+"""Its response has the producer id and epoch to go on with."""
 
 
 class EndTxnRequest(_OneVersion):
     """Ends a transaction."""
-
-    API_KEY = 26
 
     def __init__(self, *fields: Any, is_version_2: bool) -> None:
         super().__init__(*fields, *([{}] if is_version_2 else []))
         self.STRUCT = EndTxnRequest_v5 if is_version_2 else EndTxnRequest_v0
 
 
-class ProduceResponse_v9(Response):  # type: ignore[misc]  # noqa: N801
-    """Produce v9: the first with tags."""
-
-    API_KEY = 0
-    API_VERSION = 9
-    SCHEMA = Schema(
-        (
-            "topics",
-            CompactArray(
-                ("name", _TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("error_code", Int16),
-                        ("base_offset", Int64),
-                        ("log_append_time_ms", Int64),
-                        ("log_start_offset", Int64),
-                        ("record_errors", CompactArray(("index", Int32), ("message", _TEXT), _TAGS)),
-                        ("error_message", _TEXT),
-                        _TAGS,
+ProduceRequest_v9, ProduceRequest_v12 = (
+    request_struct(
+        "Produce",
+        0,
+        version,
+        asks=(
+            ("transactional_id", TEXT),
+            ("acks", Int16),
+            ("timeout_ms", Int32),
+            ("topics", rows(("name", TEXT), ("partitions", rows(("partition", Int32), ("records", CompactBytes))))),
+        ),
+        answers=(
+            (
+                "topics",
+                rows(
+                    ("name", TEXT),
+                    (
+                        "partitions",
+                        rows(
+                            ("partition", Int32),
+                            _ERROR,
+                            ("base_offset", Int64),
+                            ("log_append_time_ms", Int64),
+                            ("log_start_offset", Int64),
+                            ("record_errors", rows(("index", Int32), ("message", TEXT))),
+                            ("error_message", TEXT),
+                        ),
                     ),
                 ),
-                _TAGS,
             ),
+            _THROTTLE,
         ),
-        ("throttle_time_ms", Int32),
-        _TAGS,
     )
-
-
-class ProduceRequest_v9(RequestStruct):  # type: ignore[misc]  # noqa: N801
-    """Produce v9: since Kafka 2.8."""
-
-    API_KEY = 0
-    API_VERSION = 9
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = ProduceResponse_v9
-    SCHEMA = Schema(
-        ("transactional_id", _TEXT),
-        ("acks", Int16),
-        ("timeout_ms", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("name", _TEXT),
-                ("partitions", CompactArray(("partition", Int32), ("records", CompactBytes), _TAGS)),
-                _TAGS,
-            ),
-        ),
-        _TAGS,
-    )
-
-
-class ProduceResponse_v12(ProduceResponse_v9):  # noqa: N801
-    """Produce v12."""
-
-    API_VERSION = 12
-
-
-class ProduceRequest_v12(ProduceRequest_v9):  # noqa: N801
-    """Produce v12: the partition is added to the transaction by it."""
-
-    API_VERSION = 12
-    RESPONSE_TYPE = ProduceResponse_v12
+    for version in (9, 12)
+)
+"""9 is since Kafka 2.8, the first with tags. By 12 the partition is added to the transaction."""
 
 
 class ProduceRequest(_OneVersion):
     """Appends a batch to each of some partitions, and waits for all replicas. The broker has `timeout_ms` for them."""
-
-    API_KEY = 0
 
     def __init__(
         self,
@@ -354,87 +235,65 @@ class ProduceRequest(_OneVersion):
         self.STRUCT = ProduceRequest_v12 if is_version_2 else ProduceRequest_v9
 
 
-class OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801
-    """OffsetFetch v7."""
-
-    API_KEY = 9
-    API_VERSION = 7
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
+OffsetFetchRequest_v7 = request_struct(
+    "OffsetFetch",
+    9,
+    7,
+    asks=(
+        ("group_id", TEXT),
+        ("topics", rows(("name", TEXT), ("partitions", CompactArray(Int32)))),
+        ("require_stable", Boolean),
+    ),
+    answers=(
+        _THROTTLE,
         (
             "topics",
-            CompactArray(
-                ("name", _TEXT),
+            rows(
+                ("name", TEXT),
                 (
                     "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("offset", Int64),
-                        ("leader_epoch", Int32),
-                        ("metadata", _TEXT),
-                        ("error_code", Int16),
-                        _TAGS,
-                    ),
+                    rows(("partition", Int32), ("offset", Int64), ("leader_epoch", Int32), ("metadata", TEXT), _ERROR),
                 ),
-                _TAGS,
             ),
         ),
-        ("error_code", Int16),
-        _TAGS,
-    )
+        _ERROR,
+    ),
+)
+"""The first that can ask for stable offsets (KIP-447)."""
 
 
-class OffsetFetchRequest_v7(RequestStruct):  # type: ignore[misc]  # noqa: N801
-    """OffsetFetch v7: the first that can ask for stable offsets (KIP-447)."""
-
-    API_KEY = 9
-    API_VERSION = 7
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = OffsetFetchResponse_v7
-    SCHEMA = Schema(
-        ("group_id", _TEXT),
-        ("topics", CompactArray(("name", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
-        ("require_stable", Boolean),
-        _TAGS,
-    )
-
-
-class ListOffsetsResponse_v5(Response):  # type: ignore[misc]  # noqa: N801
-    """ListOffsets v5."""
-
-    API_KEY = 2
-    API_VERSION = 5
-    _PARTITION = ("partition", Int32), ("error_code", Int16), ("time", Int64), ("offset", Int64), ("epoch", Int32)
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        ("topics", Array(("name", String("utf-8")), ("partitions", Array(*_PARTITION)))),
-    )
-
-
-class ListOffsetsRequest_v5(RequestStruct):  # type: ignore[misc]  # noqa: N801
-    """ListOffsets v5: the first whose answer doesn't go back when a partition gets another leader (KIP-207)."""
-
-    API_KEY = 2
-    API_VERSION = 5
-    RESPONSE_TYPE = ListOffsetsResponse_v5
-    SCHEMA = Schema(
+_NAME = ("name", String("utf-8"))
+_ListOffsetsRequest_v5 = request_struct(
+    "ListOffsets",
+    2,
+    5,
+    asks=(
         ("replica_id", Int32),
         ("isolation_level", Int8),
+        ("topics", Array(_NAME, ("partitions", Array(("partition", Int32), ("leader_epoch", Int32), ("time", Int64))))),
+    ),
+    answers=(
+        _THROTTLE,
         (
             "topics",
             Array(
-                ("name", String("utf-8")),
-                ("partitions", Array(("partition", Int32), ("leader_epoch", Int32), ("time", Int64))),
+                _NAME,
+                (
+                    "partitions",
+                    Array(("partition", Int32), _ERROR, ("time", Int64), ("offset", Int64), ("epoch", Int32)),
+                ),
             ),
         ),
-    )
+    ),
+    has_tags=False,
+)
+"""The first whose answer doesn't go back when a partition gets another leader (KIP-207)."""
 
 
 class EndsRequest(_OneVersion):
     """Asks a leader for the high watermarks of partitions."""
 
-    API_KEY = 2
-    STRUCT = ListOffsetsRequest_v5
+    STRUCT = _ListOffsetsRequest_v5
     _ANY_REPLICA, _UNCOMMITTED, _ANY_EPOCH, _LATEST = -1, 0, -1, -1
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
@@ -448,7 +307,7 @@ REQUIRED: Mapping[str, Any] = {
     "InitProducerId": InitProducerIdRequest_v3,
     "TxnOffsetCommit": TxnOffsetCommitRequest_v3,
     "OffsetFetch": OffsetFetchRequest_v7,
-    "ListOffsets": ListOffsetsRequest_v5,
+    "ListOffsets": _ListOffsetsRequest_v5,
     "Produce": ProduceRequest_v9,
 }
 """The requests without which a worker can't commit or take over, by their names in the protocol."""
@@ -457,7 +316,6 @@ REQUIRED: Mapping[str, Any] = {
 class OffsetsRequest(_OneVersion):
     """Asks for committed offsets; with `require_stable` a partition's error is 88 while a transaction may change it."""
 
-    API_KEY = 9
     STRUCT = OffsetFetchRequest_v7
 
     def __init__(self, group: str, partitions: Iterable[TopicPartition], *, require_stable: bool) -> None:

@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from actors._core.coordination.locks import Holder, Kind
-from actors._core.coordination.locks import Reason as LockReason
-from actors._core.coordination.registry import Member
+from actors.coordination.locks import Holder, Kind
+from actors.coordination.locks import Reason as LockReason
+from actors.coordination.registry import Member
 
 VERSION = 1
 ACTOR = "coordination"
@@ -44,7 +44,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class Acquire(Request, frozen=True, kw_only=True, tag="acquire"):
-    """An `actors._core.coordination.locks.Want` over the wire. Answer: `Grant` or `Refusal`."""
+    """An `actors.coordination.locks.Want` over the wire. Answer: `Grant` or `Refusal`."""
 
     owner: str
     ttl_ms: int

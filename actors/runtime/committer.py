@@ -121,10 +121,6 @@ class Committer:
         """Return the writing side of a task."""
         return CommitterLog(self)
 
-    def only_log(self) -> CommitterLog:
-        """Return the writing side of the only one that commits here: the committer is closed with it."""
-        return OnlyLog(self)
-
     async def fence(self) -> None:
         """Fence as `TaskLog.fence` does. Tasks that call at the same time share one."""
         async with self._turn:
@@ -183,7 +179,7 @@ class Committer:
                 wake()
 
     async def commit(self, log: CommitterLog, batch: CommitBatch) -> CommitReceipt:
-        """Commit a batch. If it is cancelled before its transaction began, nothing is sent."""
+        """Commit a batch of a task. If it is cancelled before its transaction began, nothing is sent."""
         waiting = _Waiting(log, batch, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if self._running is None:
@@ -312,28 +308,13 @@ class Committer:
             self._is_doubtful = False
 
 
-@dataclass(slots=True, eq=False)
 class CommitterLog:
     """`actors.ports.TaskLog` of one task over its worker's committer."""
 
-    committer: Committer
-    is_over: bool = False
-
-    async def fence(self) -> None:
-        """Fence as the committer does."""
-        await self.committer.fence()
-
-    async def end_transaction_of(self, transactional_id: str) -> None:
-        """End an open transaction as the committer does."""
-        await self.committer.end_transaction_of(transactional_id)
-
-    async def commit(self, batch: CommitBatch) -> CommitReceipt:
-        """Commit a batch as the committer does."""
-        return await self.committer.commit(self, batch)
-
-    def is_ready(self, wake: Callable[[], None]) -> bool:
-        """Return whether a commit may begin, else `wake` when it may."""
-        return self.committer.is_ready(wake)
+    def __init__(self, committer: Committer) -> None:
+        self.committer, self.is_over = committer, False
+        self.fence, self.is_ready, self.commit = committer.fence, committer.is_ready, partial(committer.commit, self)
+        self.end_transaction_of = committer.end_transaction_of
 
     def end(self) -> None:
         """End the task's part in commits."""
@@ -344,9 +325,7 @@ class CommitterLog:
 
 
 class OnlyLog(CommitterLog):
-    """A `CommitterLog` with a committer of its own."""
-
-    __slots__ = ()
+    """The log of the only one that commits with a committer, which is closed with it."""
 
     async def close(self) -> None:
         """Close the committer."""

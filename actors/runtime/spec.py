@@ -27,7 +27,6 @@ from actors.ports import (
     OwnerRecord,
     Owners,
     Requests,
-    StoreProvider,
     TaskSink,
 )
 from actors.runtime.clock import MARGIN_MS
@@ -42,6 +41,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table, turns_of
 from actors.runtime.requests.replies import Replies
 from actors.runtime.state.restore import Changelog, Restorer
+from actors.runtime.state.stores import StoreCache
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.joins import JoinStore
 
@@ -349,7 +349,7 @@ class TaskServices:
     logs: Logs
     owners: Owners
     restorer: Restorer
-    stores: StoreProvider
+    stores: StoreCache
     sink: TaskSink
     clock: Clock
     resolve_output: Callable[[Any], OutputTopic]

@@ -61,47 +61,29 @@ class WorkerSettings:
 class LateSource:
     """The source, for a worker that is made before it: until `source` is set nothing is delivered."""
 
-    def __init__(self) -> None:
-        self.source: Source | None = None
+    source: Any = None
+    start_from: Any
+    stop_delivery: Any
+    has_room: Any
+    position: Any
+    end_offset: Any
+    stable_offset: Any
+    check: Any
 
-    def start_from(self, source: TopicPartition, offset: int, topic_id: str = "") -> None:
-        """Start to deliver an input from an offset."""
-        if self.source is not None:
-            self.source.start_from(source, offset, topic_id)
-
-    def stop_delivery(self, source: TopicPartition) -> None:
-        """Stop the delivery of an input."""
-        if self.source is not None:
-            self.source.stop_delivery(source)
-
-    def has_room(self) -> None:
-        """Note that a task has room again."""
-        if self.source is not None:
-            self.source.has_room()
-
-    def position(self, source: TopicPartition) -> int | None:
-        """Return the offset that is fetched next."""
-        return None if self.source is None else self.source.position(source)
-
-    def end_offset(self, source: TopicPartition) -> int | None:
-        """Return the end of an input, as the last fetch saw it."""
-        return None if self.source is None else self.source.end_offset(source)
-
-    def stable_offset(self, source: TopicPartition) -> int | None:
-        """Return the end of committed records of an input."""
-        return None if self.source is None else self.source.stable_offset(source)
-
-    def check(self) -> None:
-        """Raise the error that ended the source."""
-        if self.source is not None:
-            self.source.check()
+    def __getattr__(self, name: str) -> Any:
+        return _nothing if self.source is None else getattr(self.source, name)
 
     async def poll(self, wanted: Iterable[TopicPartition], timeout_s: float) -> Mapping[Any, Sequence[Any]]:
         """Return records of inputs."""
         if self.source is None:
             await asyncio.sleep(timeout_s)
             return {}
-        return await self.source.poll(wanted, timeout_s)
+        records: Mapping[Any, Sequence[Any]] = await self.source.poll(wanted, timeout_s)
+        return records
+
+
+def _nothing(*_: Any) -> None:
+    """Return what a source answers before it has fetched anything."""
 
 
 class Worker:

@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 from actors._faust.app import App
 from actors._faust.setup import Setup
 from actors._faust.views import copy_stores
+from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors.errors import ActorsError, UsageError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.committer import Committer
@@ -34,14 +35,7 @@ from actors.testing.driving import (
 )
 from actors.testing.fakes.cluster import MemoryKafka
 from actors.testing.fakes.direct import DirectNetwork
-from actors.testing.fakes.ports import (
-    FakeClock,
-    FakeGroupView,
-    FakeLogs,
-    FakeOwners,
-    FakeWriter,
-    encode_owner,
-)
+from actors.testing.fakes.ports import FakeClock, FakeGroupView, FakeLogs, FakeWriter
 from actors.testing.fakes.processes import Process, ProcessLoop
 from actors.testing.fakes.registry import FakeRegistry
 from actors.testing.fakes.requests import FakeRequests
@@ -240,7 +234,7 @@ class Machine:
             services=TaskServices(
                 group=FakeGroupView(self._cluster, self._network),
                 logs=logs,
-                owners=FakeOwners(owners_topic, logs),
+                owners=KafkaOwners(owners_topic, logs),
                 restorer=Restorer(logs, self._clock, clock_skew_margin_ms=0),
                 stores=stores,
                 sink=late,

@@ -77,9 +77,8 @@ class WebServer(WorkerExtension):
 
     async def start(self, worker: StartingWorker) -> None:
         """Show metrics, and answer queries."""
-        service = self.app.actor_service
         self._collector.show()
-        samples = self.history.follow(lambda: worker.worker.tasks, service, self.app.actor_clock)
+        samples = self.history.follow(lambda: worker.worker.tasks, self.app.actor_clock)
         self._sampling = asyncio.create_task(samples, name="actors history")
         if self.app.conf.web_enabled and self.app.actor_options.queries:
             self.queries = QueryService(worker, self.files.hops(), self.app.actor_clock)

@@ -267,6 +267,6 @@ async def _visited(port: int, total: int) -> None:
 
 async def _offset(state: StateClient, partition: int) -> int:
     """Return the next offset that the main job handles in a partition."""
-    reply = await state._ask("GET", f"/actors/visits?limit=1&partition={partition}", store="visits")
-    positions: dict[str, Any] = json.loads(json.dumps(reply.content["positions"]))
+    _, content = await state._ask("GET", f"/actors/visits?limit=1&partition={partition}", store="visits")
+    positions: dict[str, Any] = json.loads(json.dumps(content["positions"]))
     return int(positions[str(partition)]["source_offset"])

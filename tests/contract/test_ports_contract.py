@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from actors._core.task.takeover import LogBounds
+from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors.errors import (
     ReplacedLogError,
     RestoreError,
@@ -334,21 +335,21 @@ async def test_compaction_leaves_gaps_and_the_end(world: World) -> None:
 
 
 async def test_the_newest_owner_is_found(world: World, topic: str) -> None:
-    owners, log = world.owners(topic), world.task_log("a")
+    owners, log = KafkaOwners(topic, world.logs), world.task_log("a")
     assert await owners.latest("actor", 0) is None
     await log.fence()
     records = [OwnerRecord("actor", 0, epoch, f"worker{epoch}", "", 1) for epoch in (1, 2)]
     for record in records:
-        await log.commit(batch(topic, outputs=[world.encode_owner(topic, record)]))
-    await log.commit(batch(topic, outputs=[world.encode_owner(topic, replace(records[0], partition=1))]))
+        await log.commit(batch(topic, outputs=[encode_owner(topic, record)]))
+    await log.commit(batch(topic, outputs=[encode_owner(topic, replace(records[0], partition=1))]))
     await log.fence()
     assert await owners.latest("actor", 0) == records[1]
     assert await owners.latest("actor", 2) is None
 
 
 async def test_a_claim_is_seen_while_its_transaction_is_open(world: World, topic: str) -> None:
-    owners, claim = world.owners(topic), OwnerRecord("actor", 0, 1, "worker", "", 1, transactional_id="id")
-    record = world.encode_owner(topic, claim)
+    owners, claim = KafkaOwners(topic, world.logs), OwnerRecord("actor", 0, 1, "worker", "", 1, transactional_id="id")
+    record = encode_owner(topic, claim)
     assert await owners.open_claims() is None
     other = await world.open_transaction("other", topic)
     assert await owners.open_claims() == [], "what another program writes holds readers back too, and is no claim"

@@ -17,8 +17,6 @@ from aiokafka.structs import OffsetAndMetadata
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.admin.control import ControlPlane
-from actors._kafka.admin.owners import KafkaOwners
-from actors._kafka.admin.owners import encode_owner as encode_kafka_owner
 from actors._kafka.connection import Connection
 from actors._kafka.consume.assignor import ActorAssignor
 from actors._kafka.consume.consumer import KafkaSource
@@ -29,9 +27,6 @@ from actors.ports import (
     GroupView,
     Identity,
     Logs,
-    Output,
-    OwnerRecord,
-    Owners,
     SourceEvents,
     TaskLog,
     TopicLogs,
@@ -39,7 +34,7 @@ from actors.ports import (
 )
 from actors.runtime.committer import Committer, Membership
 from actors.testing.fakes.errors import RefusedError
-from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOwners, FakeWriter, encode_owner
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeWriter
 from actors.testing.fakes.views import FakeTopicLogs
 from tests.kafka.helpers import eventually, make_topics, unique
 from tests.sim.fakes.cluster import SimKafka
@@ -108,8 +103,6 @@ class World(Protocol):
     async def topic_logs(self) -> TopicLogs: ...
     def task_log(self, transactional_id: str, identity: Identity = NOBODY) -> TaskLog: ...
     def full_id(self, transactional_id: str) -> str: ...
-    def owners(self, topic: str) -> Owners: ...
-    def encode_owner(self, topic: str, record: OwnerRecord) -> Output: ...
     async def make_topic(self, name: str, **config: str) -> None: ...
     async def send(self, topic: str, key: bytes, value: bytes | None) -> None: ...
     async def delete_before(self, topic: str, offset: int) -> None: ...
@@ -149,12 +142,6 @@ class FakeWorld:
 
     def full_id(self, transactional_id: str) -> str:
         return transactional_id
-
-    def owners(self, topic: str) -> Owners:
-        return FakeOwners(topic, self.logs)
-
-    def encode_owner(self, topic: str, record: OwnerRecord) -> Output:
-        return encode_owner(topic, record)
 
     async def make_topic(self, name: str, **config: str) -> None:
         self.cluster.make_topic(name, 1, is_compacted="cleanup.policy" in config)
@@ -275,12 +262,6 @@ class RealWorld:
 
     def full_id(self, transactional_id: str) -> str:
         return f"{self._name}-{transactional_id}"
-
-    def owners(self, topic: str) -> Owners:
-        return KafkaOwners(topic, self.logs)
-
-    def encode_owner(self, topic: str, record: OwnerRecord) -> Output:
-        return encode_kafka_owner(topic, record)
 
     async def make_topic(self, name: str, **config: str) -> None:
         await make_topics(self.brokers, name, partitions=1, config=config)

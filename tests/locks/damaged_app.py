@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actors._core.coordination import locks
-from actors._core.coordination.locks import Lock, Want
+from actors.coordination import locks
+from actors.coordination.locks import Lock, Want
 
 
 def _fits_twice(lock: Lock, want: Want) -> bool:

@@ -17,6 +17,7 @@ from actors._core.group.placement import PlacementRules
 from actors._core.task.commit import CommitPolicy
 from actors._core.task.policy import STOP_ON_ERROR
 from actors._core.task.takeover import ResetPolicy, StartRules
+from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError, RestoreError
 from actors.ports import Identity, SourceEvents, TopicPartition, Writer
 from actors.runtime import worker as runtime_worker
@@ -30,7 +31,7 @@ from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.testing.fakes.log import PartitionLog
-from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOwners, FakeWriter, encode_owner
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeWriter
 from stores.errors import ForeignDatabaseError
 from tests.sim import app
 from tests.sim.asks import AsksPart
@@ -438,7 +439,7 @@ class Node:
         return TaskServices(
             group=WatchedGroup(FakeGroupView(world.cluster, world.network), world.audit),
             logs=logs,
-            owners=FakeOwners(app.OWNERS, logs),
+            owners=KafkaOwners(app.OWNERS, logs),
             restorer=restorer,
             stores=stores,
             sink=sink,

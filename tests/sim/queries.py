@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from actors.errors import QueryError
 from actors.ports import Identity, TopicPartition
-from actors.runtime.queries.queries import Bounds, Held, StateReader, read, read_part
+from actors.runtime.queries.queries import Bounds, Held, StandbyReader, StateReader, read, read_part
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
-from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.testing.fakes.errors import IllegalGenerationError, RebalanceInProgressError, UnknownMemberError
 from actors.testing.fakes.log import PartitionLog

@@ -57,12 +57,10 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def release_key(actor: str, topic: str, partition: int) -> bytes:
-    """Return the key of the record of a release."""
     return RELEASE + f"{actor}/{topic}/{partition}".encode()
 
 
 def pause_key(actor: str, partition: int | None) -> bytes:
-    """Return the key of a record."""
     name = actor if partition is None else f"{actor}/{partition}"
     return PREFIX + name.encode()
 
@@ -109,7 +107,6 @@ class Pauses:
             raise ValueError(f"at_ms isn't from 0 to {MAX_AT_MS}, or by has more than {MAX_BY_CHARS} characters")
 
     def released(self, actor: str) -> list[Release]:
-        """Return the releases of an actor's feeds."""
         return [release for release in self._releases.values() if release.actor == actor]
 
     def of(self, actor: str, partition: int) -> Pause | None:
@@ -122,6 +119,5 @@ class Pauses:
         return pause if pause.is_paused else None
 
     def keys(self, actor: str) -> list[bytes]:
-        """Return the keys of all records about an actor."""
         pauses = [key for key, (_, pause) in self._newest.items() if pause.actor == actor]
         return [*pauses, *(key for key, release in self._releases.items() if release.actor == actor)]

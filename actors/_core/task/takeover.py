@@ -494,5 +494,4 @@ def _committed_start(facts: InputFacts, committed: int, rules: StartRules) -> St
 
 
 def next_epoch(known: Iterable[int]) -> int:
-    """Return an ownership epoch above all known ones."""
     return 1 + max(known, default=0)

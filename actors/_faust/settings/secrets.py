@@ -161,7 +161,6 @@ class Secrets:
 
     @property
     def files(self) -> list[Path]:
-        """The files that the settings name."""
         given = (getattr(self._app.actor_options, name) for name in (*SETTINGS.values(), "worker_secret"))
         return [file for file in given if isinstance(file, Path)]
 

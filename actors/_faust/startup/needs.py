@@ -179,7 +179,6 @@ async def ensure_repartitions(
 
 
 def permissions(setup: Setup, needs: Iterable[TopicNeed]) -> list[Permission]:
-    """Return the permissions that the workers' user needs."""
     found = [one for need in needs for one in on_topic(need.name, *need.operations)]
     groups = [group for extension in setup.app.extensions.values() for group in extension.reads]
     found.extend(Permission(Resource.GROUP.value, group, _READ) for group in groups)

@@ -122,7 +122,6 @@ def windows_of(app: DeclaredApp) -> dict[str, str]:
 
 
 def contents_of(app: DeclaredApp) -> dict[str, str]:
-    """Return the contents of each store of an app."""
     contents = {name: _plain(store) for name, store in app.stores.items()}
     return contents | {store.name: _timed(store) for actor in app.actors.values() for store in actor.windows}
 

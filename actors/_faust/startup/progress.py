@@ -46,7 +46,6 @@ class Announcer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the background task."""
         self._task = asyncio.create_task(self._run(), name="actors progress")
 
     def stop(self) -> None:
@@ -158,7 +157,6 @@ def waiting_texts(seen: StartupProgress, away: Sequence[str]) -> list[str]:
 
 
 def restoring_text(restores: Sequence[Restoring]) -> str:
-    """Return the progress of the restores."""
     first = ", ".join(f"{one.name} {done(one)}" for one in restores[:SHOWN])
     if len(restores) <= SHOWN:
         return f"restoring {first}"
@@ -168,7 +166,6 @@ def restoring_text(restores: Sequence[Restoring]) -> str:
 
 
 def done(one: Restoring) -> str:
-    """Return the progress of a restore."""
     return f"{one.position - one.start:,} of {one.end - one.start:,}"
 
 

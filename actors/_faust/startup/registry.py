@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +28,14 @@ from actors._faust.startup.programs import (
     contents_of,
     windows_of,
 )
-from actors._faust.startup.visible import required, visible
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord, write_stores
 from actors._kafka.admin.topics import Topics
+from actors._kafka.connection import is_denied
 from actors.declare.host import table_changelog
 from actors.declare.names import OPTION_STORES, cron_topic, own_prefix, plain_name
 from actors.declare.values.versions import refusal
-from actors.errors import ConfigurationError, LostChangelogError
+from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError
 from actors.ports import Clock, Logs, OwnerRecord, TopicPartition
 from actors.runtime.state.restore import choice
 from stores._core.printable import counted
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from actors._faust.setup import Setup
 
 logger = escaping(logging.getLogger(__name__))
+
+_Denied = Callable[[str, BrokerUnavailableError], None]
 
 KEPT_SHAPES = 20
 SEEN_S = 5.0
@@ -78,7 +80,6 @@ class StoreFacts:
 
     @property
     def is_same(self) -> bool:
-        """Return whether the topic is the one that is recorded."""
         return self.record is not None and self.record.topic_id == self.topic_id
 
     @property
@@ -315,7 +316,7 @@ class StoreRegistry:
             and not self._is_option(store)
         }
         changelogs = {record.changelog: store for store, record in gone.items()}
-        found = await visible(self._topics, changelogs, required(changelogs)) if gone else {}
+        found = await _visible(self._topics, changelogs, _required(changelogs)) if gone else {}
         ran = {owner.actor for owner in owners}
         for store, record in gone.items():
             topic = record.changelog
@@ -378,7 +379,7 @@ class StoreRegistry:
             if f"{definition.name}-{left.suffix}" not in self._app.stores
         ]
         recorded = {record.changelog: store for store, record in known.items()}
-        found = await visible(self._topics, (topic for _, _, topic in gone), required(recorded))
+        found = await _visible(self._topics, (topic for _, _, topic in gone), _required(recorded))
         for definition, left, topic in gone:
             if topic in found and (keys := await self._live(topic, found[topic].partitions, left.letter)):
                 actor, count, messages = definition.name, len(keys), Counter(keys)
@@ -452,3 +453,43 @@ _LEFT = (
 
 def _newest(shape: Shape | None) -> list[Shape]:
     return [] if shape is None else [shape]
+
+
+async def _visible(topics: Topics, names: Iterable[str], denied: _Denied) -> dict[str, TopicInfo]:
+    """Return the topics that exist; `denied` is called for each that this user may not describe.
+
+    Raises:
+        BrokerUnavailableError: no broker answers.
+    """
+    names = list(names)
+    try:
+        return await topics.existing(names)
+    except BrokerUnavailableError as error:
+        if not is_denied(error):
+            raise
+    found: dict[str, TopicInfo] = {}
+    for name in names:
+        try:
+            found |= await topics.existing([name])
+        except BrokerUnavailableError as error:
+            if not is_denied(error):
+                raise
+            denied(name, error)
+    return found
+
+
+def _required(stores: Mapping[str, str]) -> _Denied:
+    """Return a callback that refuses the start if a changelog may not be described; `stores` maps topics to stores.
+
+    Other topics that may not be described are ignored: they aren't this app's.
+    """
+
+    def refuse(topic: str, error: BrokerUnavailableError) -> None:
+        if topic in stores:
+            raise ConfigurationError(
+                f"topic {topic}, the changelog of store {stores[topic]}, which this program doesn't have any more, "
+                "can't be read, so whether it has state is unknown. Let the workers' user describe and "
+                f"read it, or give it up with `faust state forget {stores[topic]}`"
+            ) from error
+
+    return refuse

@@ -162,12 +162,10 @@ def findings(
 
 
 def repair(bootstrap: str, finding: Finding) -> str:
-    """Return what to do about a finding."""
     return finding.remedy or command(bootstrap, finding.change, [finding.topic])
 
 
 def command(bootstrap: str, change: str, topics: Sequence[str]) -> str:
-    """Return the command that repairs a setting of some topics."""
     if not change:
         return (
             f"kafka-reassign-partitions.sh --bootstrap-server {bootstrap} --execute --reassignment-json-file FILE "

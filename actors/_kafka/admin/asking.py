@@ -50,14 +50,8 @@ class BrokerClient:
             ConfigurationError: the installed aiokafka can't be used.
         """
         check_installed()
-        client = Client.of(connection, "control")
-        try:
-            async with reaching(connection):
-                await client.bootstrap()
-        except BaseException:
-            await client.close()
-            raise
-        return cls(client, group, connection)
+        async with reaching(connection):
+            return cls(await Client.connected(connection, "control"), group, connection)
 
     @classmethod
     @contextlib.asynccontextmanager

@@ -107,25 +107,21 @@ class ControlPlane(BrokerClient):
         """Return whether the group still knows this member in this generation, also while it prepares a rebalance."""
 
         async def ask() -> bool:
-            error = await self._heartbeat(identity)
-            if error in (NoError, RebalanceInProgressError, *_NOT_A_MEMBER):
-                return error not in _NOT_A_MEMBER
-            raise self._moved(error)
+            return await self._heartbeat(identity) not in _NOT_A_MEMBER
 
         return await self._answered(f"is {identity.member_id} in group {self._group}", ask)
 
     async def confirms(self, identity: Identity) -> bool:
         """Return whether this member is in the group's current generation, and no rebalance has begun. Asks once."""
-        error = await self._heartbeat(identity)
-        if error in (NoError, RebalanceInProgressError, *_NOT_A_MEMBER):
-            return error is NoError
-        raise self._moved(error)
+        return await self._heartbeat(identity) is NoError
 
     async def _heartbeat(self, identity: Identity) -> type[KafkaError]:
-        """Return the coordinator's answer to a heartbeat."""
+        """Return the coordinator's answer to a heartbeat, as far as it is about the member."""
         response = await self.ask_coordinator(HeartbeatRequest(self._group, identity.generation, identity.member_id))
         is_fenced = response.error_code == FENCED_INSTANCE_ID
         error: type[KafkaError] = UnknownMemberIdError if is_fenced else for_code(response.error_code)
+        if error not in (NoError, RebalanceInProgressError, *_NOT_A_MEMBER):
+            raise self._moved(error)
         return error
 
     async def committed(self, source: TopicPartition) -> Committed | None:
@@ -137,18 +133,7 @@ class ControlPlane(BrokerClient):
 
     async def _offset_of(self, source: TopicPartition, *, require_stable: bool) -> Committed | None:
         async def ask() -> Committed | None:
-            request = OffsetsRequest(self._group, [source], require_stable=require_stable)
-            response = await self.ask_coordinator(request)
-            self.check(response.error_code)
-            for topic, partitions, _ in response.topics:
-                for partition, offset, _, metadata, code, _ in partitions:
-                    if (topic, partition) != source:
-                        continue
-                    if code == UNSTABLE_OFFSET_COMMIT:
-                        raise UnstableOffsetError(f"{source}: an open transaction may change the committed offset")
-                    self.check(code, topic)
-                    return None if offset == -1 else Committed(offset, metadata or "")
-            raise UnknownTopicOrPartitionError(f"{source} is missing from the answer")
+            return (await self._commits([source], require_stable=require_stable)).get(source)
 
         return await self._answered(f"committed offset of {source} in group {self._group}", ask)
 
@@ -181,10 +166,7 @@ class ControlPlane(BrokerClient):
         """Return whether the group has this member, in whatever generation. This doesn't keep its session alive."""
 
         async def ask() -> bool:
-            error = await self._heartbeat(Identity(member_id, _NO_GENERATION))
-            if error in (NoError, RebalanceInProgressError, *_NOT_A_MEMBER):
-                return error is not UnknownMemberIdError
-            raise self._moved(error)
+            return await self._heartbeat(Identity(member_id, _NO_GENERATION)) is not UnknownMemberIdError
 
         return await self._answered(f"is {member_id} in group {self._group}", ask)
 
@@ -237,18 +219,11 @@ class ControlPlane(BrokerClient):
         return await self._answered("the cluster's id", ask)
 
     async def topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return the topics that exist."""
         wanted = sorted(set(names))
         if not wanted:
             return {}
 
-        async def ask() -> dict[str, TopicInfo]:
-            found, refused = await self._describe(wanted)
-            for error in refused.values():
-                raise error
-            return found
-
-        return await self._answered(f"topics {', '.join(wanted)}", ask)
+        return await self._answered(f"topics {', '.join(wanted)}", lambda: self._described(wanted))
 
     async def granted(self, names: Iterable[str]) -> dict[str, tuple[int, bool]]:
         """Return this user's operations on topics, as bits by Kafka's codes, and whether the topics exist.
@@ -315,22 +290,26 @@ class ControlPlane(BrokerClient):
         self, commits: Collection[TopicPartition], ends: Collection[TopicPartition], topics: Collection[str]
     ) -> LookAnswer:
         try:
-            committed = await self._commits(commits) if commits else {}
-            found, infos = await asyncio.gather(self._ends(ends), self._identified(topics))
+            committed = await self._commits(commits, require_stable=False) if commits else {}
+            logs, infos = await asyncio.gather(self._ends(ends), self._described(topics))
         except (KafkaError, OSError, TimeoutError) as error:
             if getattr(error, "invalid_metadata", False) or not isinstance(error, KafkaError):
                 await self._client.force_metadata_update()
             raise self._unavailable("a look at the inputs", error) from error
-        return LookAnswer(committed, found, infos)
+        return LookAnswer(committed, logs, {name: _identity(info) for name, info in infos.items()})
 
-    async def _commits(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
-        response = await self.ask_coordinator(OffsetsRequest(self._group, wanted, require_stable=False))
+    async def _commits(
+        self, wanted: Collection[TopicPartition], *, require_stable: bool
+    ) -> dict[TopicPartition, Committed]:
+        response = await self.ask_coordinator(OffsetsRequest(self._group, wanted, require_stable=require_stable))
         self.check(response.error_code)
         found, answered = {}, set()
         for topic, partitions, _ in response.topics:
             for partition, offset, _, metadata, code, _ in partitions:
-                self.check(code, topic)
                 source = TopicPartition(topic, partition)
+                if code == UNSTABLE_OFFSET_COMMIT:
+                    raise UnstableOffsetError(f"{source}: an open transaction may change the committed offset")
+                self.check(code, topic)
                 answered.add(source)
                 if offset != -1:
                     found[source] = Committed(offset, metadata or "")
@@ -358,11 +337,11 @@ class ControlPlane(BrokerClient):
             raise UnknownTopicOrPartitionError(f"{min(missing)} is missing from the answer")
         return found
 
-    async def _identified(self, names: Collection[str]) -> dict[str, TopicIdentity]:
-        found, refused = await self._describe(names) if names else ({}, {})
+    async def _described(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        infos, refused = await self._describe(names) if names else ({}, {})
         for error in refused.values():
             raise error
-        return {name: _identity(info) for name, info in found.items()}
+        return infos
 
     async def require_agreement(self, names: Iterable[str]) -> None:
         """Raise unless the brokers that answer soon have the same topics, of as many partitions, under these names.
@@ -384,7 +363,7 @@ class ControlPlane(BrokerClient):
             for _, refused in answers:
                 if isinstance(refused.get(name), UNAUTHORIZED):
                     raise self._unavailable(f"topic {name}", refused[name]) from refused[name]
-            said = {_described(found.get(name)) for found, refused in answers if name not in refused} - {""}
+            said = {_shown(found.get(name)) for found, refused in answers if name not in refused} - {""}
             if len(said) > 1:
                 raise BrokerUnavailableError(
                     f"topic {name}: the brokers don't agree which topic of how many partitions it is, they say "
@@ -430,7 +409,7 @@ def _identity(info: TopicInfo) -> TopicIdentity:
     return TopicIdentity("" if info.topic_id == NO_TOPIC_ID else str(info.topic_id), info.partitions)
 
 
-def _described(topic: TopicInfo | None) -> str:
+def _shown(topic: TopicInfo | None) -> str:
     """Return a topic's id and partitions, "" if the broker has no ids. Replicas change while partitions move."""
     if topic is None:
         return "none"

@@ -65,7 +65,6 @@ class StoreRecord(msgspec.Struct, kw_only=True):
 
 
 def encode_owner(topic: str, record: OwnerRecord) -> Output:
-    """Return the registry's record as an output."""
     return Output(topic, 0, _owner_key(record), msgspec.json.encode(asdict(record)), [], None)
 
 
@@ -179,13 +178,6 @@ class KafkaOwners:
         except UnreadableLogError as error:
             logger.warning("the registry of owners skips records that can't be read: %s", error)
             self._next_offset = error.next_offset
-
-
-class NoOwners(KafkaOwners):
-    """The registry of an app that never ran: its topic isn't there."""
-
-    async def _read_to_end(self) -> None:
-        """Read nothing."""
 
 
 def _decode_owner(key: bytes, raw: bytes) -> OwnerRecord:

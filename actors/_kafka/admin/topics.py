@@ -80,7 +80,6 @@ class Topics:
         self._may_create = may_create
 
     async def existing(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        """Return the topics that exist."""
         return await self._control.topics(names)
 
     async def ensure_compacted(

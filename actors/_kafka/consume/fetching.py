@@ -185,7 +185,6 @@ class _FetchById(Request[FetchRequest_v11 | FetchRequest_v13]):  # type: ignore[
         return self.build(FetchRequest_v13)
 
     def build(self, request_struct_class: Any) -> Any:
-        """Return the request in version 13."""
         *limits, rack = limits_of(self._request)
         session = self.session
         changed: dict[uuid.UUID, list[Any]] = defaultdict(list)

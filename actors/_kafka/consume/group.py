@@ -50,11 +50,7 @@ class GroupReader(ConsumerRebalanceListener):  # type: ignore[misc]
         Raises:
             BrokerUnavailableError: no broker answers, or a permission is missing.
         """
-        consumer = Consumer(
-            connection,
-            settings.group,
-            **settings.options(),
-        )
+        consumer = Consumer(connection, settings.group, **settings.options())
         reader = cls(consumer, connection, assigned, revoked)
         consumer.subscribe(topics=[topic], listener=reader)
         try:

@@ -119,7 +119,6 @@ def changelog_records(writes: ChangelogWrites, now_ms: int) -> Iterator[Packable
 
 
 def output_records(outputs: Iterable[Output], now_ms: int) -> Iterator[Packable]:
-    """Yield the records of outputs to one partition."""
     for _, _, key, value, headers, timestamp_ms in outputs:
         yield key, value, headers, now_ms if timestamp_ms is None else timestamp_ms
 

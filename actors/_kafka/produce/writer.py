@@ -113,7 +113,7 @@ class TransactionWriter:
         self._sequences = None
         async with self._asking(f"InitProducerId of {self.transactional_id}", self.transactional_id):
             if self._client is None:
-                await self._connect()
+                self._client = await Client.connected(self.connection, "commits")
             self._is_version_2 = (await self._features()).get(_FEATURE, 0) >= _VERSION_2
             self._sequences = Sequences(*await self._init(self.transactional_id))
 
@@ -164,15 +164,6 @@ class TransactionWriter:
         if self._client is None:
             raise AssertionError("fence() connects")
         return self._client
-
-    async def _connect(self) -> None:
-        client = Client.of(self.connection, "commits")
-        try:
-            await client.bootstrap()
-        except BaseException:
-            await client.close()
-            raise
-        self._client = client
 
     @contextlib.asynccontextmanager
     async def _asking(self, what: str, transactional_id: str) -> AsyncIterator[None]:
@@ -270,18 +261,6 @@ class TransactionWriter:
             tries += 1
             await asyncio.sleep(BACKOFF.delay_s(tries))
 
-    async def _ask_group(self, request: TxnOffsetCommitRequest) -> None:
-        """Have the group's coordinator take offsets."""
-        try:
-            await self._ask((CoordinationType.GROUP, self.group), request, _code_of_offsets)
-        except IllegalGenerationError as error:
-            raise StaleGenerationError(
-                f"commit of {self.transactional_id}: {self._words[self.group]}: the group has another generation than "
-                f"this worker. {NOTHING_LOST}, if the partition is still this worker's. If it happens again and again, "
-                "the worker doesn't answer the group in time: look for handlers that block, or raise "
-                "broker_session_timeout"
-            ) from error
-
     def _heard(self, place: Place, request: Any, word: str) -> str:
         """Note a coordinator's last word about a request; return it with the request and the broker."""
         node = self._coordinators.get(place)
@@ -367,10 +346,17 @@ class TransactionWriter:
         request = TxnOffsetCommitRequest(
             self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
         )
-        await self._ask_group(request)
+        try:
+            await self._ask((CoordinationType.GROUP, self.group), request, _code_of_offsets)
+        except IllegalGenerationError as error:
+            raise StaleGenerationError(
+                f"commit of {self.transactional_id}: {self._words[self.group]}: the group has another generation than "
+                f"this worker. {NOTHING_LOST}, if the partition is still this worker's. If it happens again and again, "
+                "the worker doesn't answer the group in time: look for handlers that block, or raise "
+                "broker_session_timeout"
+            ) from error
 
     async def _add_partitions(self, sequences: Sequences, partitions: Iterable[TopicPartition]) -> None:
-        """Add the partitions to a transaction of version 1."""
         topics: dict[str, list[int]] = defaultdict(list)
         for topic, partition in partitions:
             topics[topic].append(partition)
@@ -427,11 +413,9 @@ class TransactionWriter:
         what = f"{batch}: {part}: {described(error)}"
         if is_refusal(error, has_own_time=has_own_time):
             return CommitRefusedError(what)
-        if failed.of_offsets and isinstance(error, TopicAuthorizationFailedError):
-            # An offset needs Read on its topic.
-            missing = lacking(error, self.connection.principal, READ, name=part.topic)
-        else:
-            missing = lacking(error, self.connection.principal, WRITE, name=part.topic)
+        # An offset needs Read on its topic.
+        is_read = failed.of_offsets and isinstance(error, TopicAuthorizationFailedError)
+        missing = lacking(error, self.connection.principal, READ if is_read else WRITE, name=part.topic)
         return OutcomeUnknownError(f"{batch}: {missing}" if missing else what, missing=missing)
 
     def _unknown(self, error: Exception) -> OutcomeUnknownError:

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from actors._faust.setup import Setup
-from actors._faust.startup.plan import Action, Change, exit_code
-from actors._faust.startup.plan import plan as plan_of
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.admin.topics import Topics
+from actors.cli.deploy.changes import Action, Change, exit_code
+from actors.cli.deploy.changes import plan as plan_of
 from actors.cli.deploy.schemas import planned as planned_schemas
 from actors.cli.deploy.topics import partitions_option, replication_option, topics
 from actors.cli.session import Session, with_session

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import aiohttp
 import click
 
-from actors._faust.startup.plan import Action, Change
+from actors.cli.deploy.changes import Action, Change
 from actors.cli.session import Session, with_session
 from actors.errors import ConfigurationError
 from actors.formats.registry import RegistryError, client_of

@@ -18,8 +18,8 @@ import click
 import msgspec
 
 from actors._core.logs import escaping
-from actors._faust.startup.json_logs import JsonFormatter
 from actors.cli.run.child import READY, VARIABLE, Assignment
+from actors.cli.run.json_logs import JsonFormatter
 
 logger = escaping(logging.getLogger(__name__))
 

@@ -15,10 +15,10 @@ from faust.cli.worker import worker as FaustWorker  # noqa: N812  the class has 
 from faust.exceptions import AlreadyConfiguredWarning
 
 from actors._faust.brokers import check_schemes
-from actors._faust.startup.json_logs import JSON, log_as_json
 from actors._faust.startup.refusal import refuse
 from actors.cli.project import name_app
 from actors.cli.run.child import Assignment, apply, take_assignment
+from actors.cli.run.json_logs import JSON, log_as_json
 from actors.cli.session import one_line_errors
 from actors.errors import ConfigurationError
 

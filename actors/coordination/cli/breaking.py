@@ -7,13 +7,13 @@ import sys
 
 import click
 
-from actors._core.coordination.locks import Holder
 from actors.cli.coordination import examples
 from actors.cli.session import Session, with_session
 from actors.coordination.cli.reading import holder_json
 from actors.coordination.cli.service import NameType, client_of, timeout_option
 from actors.coordination.cli.text import quoted
 from actors.coordination.errors import CoordinationError
+from actors.coordination.locks import Holder
 from actors.coordination.messages import View
 from stores._core.printable import printable
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from actors._core.coordination.locks import Holder, Lock, Waiter
 from actors.cli.coordination import examples
 from actors.cli.session import Session, with_session
 from actors.coordination.cli.reading import Found, Reading, read
 from actors.coordination.cli.service import NameType, UnknownNameError
 from actors.coordination.cli.text import duration, left, quoted, short
+from actors.coordination.locks import Holder, Lock, Waiter
 from stores._core.printable import counted, moment, printable
 
 _COLUMNS = ("name", "kind", "holder", "#token", "#left", "as", "data", "#waiting", "#last token")

@@ -13,14 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from actors._core.coordination.locks import Holder, Waiter
-from actors._core.coordination.registry import Node
 from actors._core.partitioner import partition_for
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
 from actors.cli.session import Session
 from actors.coordination.cli.service import existing, service_of
+from actors.coordination.locks import Holder, Waiter
 from actors.coordination.messages import ACTOR
+from actors.coordination.registry import Node
 from actors.coordination.service.resource import Resource
 from actors.ports import TopicPartition
 

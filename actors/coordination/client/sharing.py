@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from typing import Any, Self
 from uuid import uuid4
 
-from actors._core.coordination.locks import Holder
-from actors._core.coordination.registry import Member
 from actors.coordination import messages as m
 from actors.coordination.client.leases import Lease, Leasing
 from actors.coordination.client.locking import Locks, Seconds, seconds
 from actors.coordination.errors import CoordinationError, CoordinationTimeoutError, LeaseLostError
+from actors.coordination.locks import Holder
+from actors.coordination.registry import Member
 
 WATCH_S = 60.0
 """A watch is sent again after this time; changes in between show in the version."""

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Coroutine, Iterator
 from typing import Any, Self, TypeVar
 
-from actors._core.coordination.locks import Holder
 from actors.coordination import messages as m
 from actors.coordination.client.client import CLOSE_S, Coordination
 from actors.coordination.client.leases import Lease, Leasing
 from actors.coordination.client.locking import Seconds
 from actors.coordination.client.sharing import Sharing
 from actors.coordination.errors import CoordinationError
+from actors.coordination.locks import Holder
 
 T = TypeVar("T")
 

@@ -15,13 +15,13 @@ from hashlib import blake2b
 from typing import Any
 
 from actors import Actor, App, OnError, receive
-from actors._core.coordination import locks, registry
-from actors._core.coordination.locks import Event, Granted, Refused, Released, Renewed, Want
-from actors._core.coordination.registry import Node, Party
 from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
+from actors.coordination import locks, registry
 from actors.coordination import messages as m
+from actors.coordination.locks import Event, Granted, Refused, Released, Renewed, Want
 from actors.coordination.messages import ACTOR
+from actors.coordination.registry import Node, Party
 from actors.coordination.service.resource import MAX_STATE_BYTES, Resource, Watcher
 from actors.runtime.message.outputs import ACTOR_HEADER, ATTEMPTS_HEADER, ERROR_HEADER, ORIGIN_HEADER, OwnHeaders
 from actors.runtime.requests.requests import ASK

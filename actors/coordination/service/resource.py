@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from actors._core.coordination import locks, registry
-from actors._core.coordination.locks import Lock
-from actors._core.coordination.registry import Barrier, Group, Node
+from actors.coordination import locks, registry
 from actors.coordination import messages as m
+from actors.coordination.locks import Lock
+from actors.coordination.registry import Barrier, Group, Node
 from actors.runtime.message.tools import AnswerLater
 
 MAX_STATE_BYTES = 900_000

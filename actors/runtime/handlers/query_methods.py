@@ -240,26 +240,10 @@ class _CommittedWindows:
     def is_late(self, ctx: Context) -> bool:
         return False
 
-    def is_open(self, store: Any, window: Any) -> bool:
+    def _writes(self, *_: Any, **__: Any) -> NoReturn:
         _refuse("it writes")
 
-    def closed_ms(self, store: Any) -> int:
-        _refuse("it writes")
-
-    def handled(self, store: Any) -> bytes:
-        _refuse("it writes")
-
-    def was_late(self, store: Any, ctx: Any, *, is_warned: bool = False) -> None:
-        _refuse("it writes")
-
-    def count_late(self, ctx: Any, *, is_warned: bool = False) -> None:
-        _refuse("it writes")
-
-    def expect(self, store: Any, row: bytes) -> None:
-        _refuse("it writes")
-
-    def arrived(self, ctx: Context) -> None:
-        _refuse("it writes")
+    is_open = closed_ms = handled = was_late = count_late = expect = arrived = _writes
 
 
 class _QueryTools(Tools):

@@ -286,8 +286,7 @@ class TimeOrder:
 
     def before_commit(self) -> None:
         """Write stream time if it moved since the last commit."""
-        # Before the first input there is no offset that a write could come from.
-        if self.stream_ms > self._written_ms and self._state.scope.source_offset >= 0:
+        if self.stream_ms > self._written_ms:
             self._store.write_raw(self._state, STREAM_TIME, self.stream_ms.to_bytes(_WORD))
             self._state.scope.release()
             self._written_ms = self.stream_ms

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, ClassVar, Protocol, TypeAlias, TypedDict
+from typing import Any, ClassVar, Protocol, TypeAlias, TypedDict, Unpack
 from uuid import UUID
 
 import msgspec
@@ -119,18 +119,7 @@ class PendingEffect(msgspec.Struct, frozen=True):
 class Scheduling(Protocol):
     """The timers of an actor."""
 
-    def schedule(
-        self,
-        ctx: Any,
-        message: Any,
-        args: tuple[Any, ...],
-        *,
-        after: timedelta | None,
-        at: datetime | None,
-        every: timedelta | None,
-        name: str | None,
-        stream_time: bool,
-    ) -> str:
+    def schedule(self, ctx: Any, message: Any, args: tuple[Any, ...], **when: Unpack[When]) -> str:
         """Schedule a timer as `Context.schedule` does."""
 
     def cancel(self, ctx: Any, name: str) -> bool:

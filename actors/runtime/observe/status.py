@@ -46,16 +46,6 @@ class Measured(Protocol):
         """Return the figures by name."""
 
 
-class InputEnds(Protocol):
-    """The consumer, as far as it knows input partitions."""
-
-    def end_offset(self, source: TopicPartition, /) -> int | None:
-        """Return the end as the last fetch saw it."""
-
-    def position(self, source: TopicPartition, /) -> int | None:
-        """Return the offset that is fetched next."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramStatus:
     """How often something took how long: `buckets` are (upper bound in seconds, how often up to it)."""
@@ -280,9 +270,9 @@ class WorkerStatus:
         return Counter((place[0], role.value) for place, role in roles.items() if place not in still)
 
 
-def measured(meters: WorkerMeters, tasks: Sequence[Task], ends: InputEnds) -> dict[str, Any]:
+def measured(meters: WorkerMeters, tasks: Sequence[Task]) -> dict[str, Any]:
     """Return the fields of `WorkerStatus` that a worker's meters and tasks have."""
-    statuses = [_task(task, ends) for task in tasks]
+    statuses = [_task(task) for task in tasks]
     parked: dict[str, int] = {}
     for status in statuses:
         if status.parked is not None:
@@ -296,9 +286,9 @@ def measured(meters: WorkerMeters, tasks: Sequence[Task], ends: InputEnds) -> di
     }
 
 
-def _task(task: Task, ends: InputEnds) -> TaskStatus:
+def _task(task: Task) -> TaskStatus:
     meters, stores = task.meters, task.committed or {}
-    inputs = [_input(task, source, ends) for source in task.sources]
+    inputs = [_input(task, source) for source in task.sources]
     timers = None if task.spec.timers is None else _keys(stores.get(task.spec.timers.name))
     return TaskStatus(
         actor=task.spec.name,
@@ -366,9 +356,9 @@ def _feed(feed: TopicPartition | None, time_ms: int) -> FeedStatus | None:
     return FeedStatus(topic=feed.topic, partition=feed.partition, time_ms=None if time_ms < 0 else time_ms)
 
 
-def lag_of(task: Task, ends: InputEnds) -> int | None:
+def lag_of(task: Task) -> int | None:
     """Return how many records of all inputs wait, None where that is unknown."""
-    return _lag([_input(task, source, ends) for source in task.sources])
+    return _lag([_input(task, source) for source in task.sources])
 
 
 def _lag(inputs: Sequence[InputStatus]) -> int | None:
@@ -376,17 +366,18 @@ def _lag(inputs: Sequence[InputStatus]) -> int | None:
     return None if None in lags else sum(lag or 0 for lag in lags)
 
 
-def _input(task: Task, source: TopicPartition, ends: InputEnds) -> InputStatus:
+def _input(task: Task, source: TopicPartition) -> InputStatus:
     """Return the offset up to which an input is handled, and its end.
 
     An idle task is done with all that was delivered, though nothing may be left to commit behind the last record:
     markers of transactions take offsets too.
     """
-    committed, end = task.meters.committed_offsets.get(source.topic), ends.end_offset(source)
+    sink = task.context.services.sink
+    committed, end = task.meters.committed_offsets.get(source.topic), sink.end_offset(source)
     if source.topic in task.meters.end_offsets:
         end = max(task.meters.end_offsets[source.topic], end or 0)
     if committed is not None and task.is_idle:
-        committed = max(committed, ends.position(source) or 0)
+        committed = max(committed, sink.position(source) or 0)
         end = max(end or 0, committed)
     lag = None if committed is None or end is None else max(0, end - committed)
     return InputStatus(topic=source.topic, committed_offset=committed, end_offset=end, lag=lag)

@@ -156,9 +156,7 @@ class Effects:
             UsageError: the actor doesn't list the function, or it doesn't take these arguments.
             RecordTooLargeError: the arguments don't fit into the changelog.
         """
-        state = ctx._state
-        if state is None:
-            raise UsageError("ctx.effect() after the message was handled: call it before that")
+        state = ctx._working("effect")
         refuse_keyless(ctx, "effect")
         effect, methods, tracing = self._effect(function), self._spec.methods, self._spec.tracing
         record = EffectRecord(

@@ -36,6 +36,8 @@ from stores.ports import PartitionStore
 T = TypeVar("T")
 Rows = Iterator[tuple[bytes, bytes]]
 """Keys and their values with write metadata."""
+StandbyStores = Callable[[str, int], tuple[Mapping[str, PartitionStore], int] | None]
+"""A function to the stores of a copy by name, and the time in Unix milliseconds up to which the copy is complete."""
 
 WAIT_S = 2.0
 """How long a question waits for a commit's end."""
@@ -86,17 +88,14 @@ class HeldTask:
         Raises:
             NotReadyError: it can't be read.
         """
-        return _held(self.partition, store, self.stores[store], self.now_ms, self.staleness_ms)
-
-
-def _held(partition: int, name: str, store: PartitionStore, now_ms: int, staleness_ms: int | None = None) -> Held:
-    try:
-        position = store.position()
-    except StoreError as error:
-        raise NotReadyError(f"store {name}, partition {partition} can't be read: {error}") from error
-    if position is None:
-        raise NotReadyError(f"store {name}, partition {partition} is being rebuilt")
-    return Held(partition, store, position, now_ms, staleness_ms)
+        partition = self.stores[store]
+        try:
+            position = partition.position()
+        except StoreError as error:
+            raise NotReadyError(f"store {store}, partition {self.partition} can't be read: {error}") from error
+        if position is None:
+            raise NotReadyError(f"store {store}, partition {self.partition} is being rebuilt")
+        return Held(self.partition, partition, position, self.now_ms, self.staleness_ms)
 
 
 class Found(NamedTuple):
@@ -230,6 +229,50 @@ class StateReader:
             raise NotReadyError(f"store {store} moved while its rows were looked at: {error}") from error
         finally:
             self._counts -= 1
+
+
+class StandbyReader(StateReader):
+    """The state that this worker owns, and its copies of other partitions, for queries that take an older answer.
+
+    A copy is a prefix of the committed changelog. How old an answer may be is known from the looks at the log's end:
+    all that was committed before the last look whose end the copy has reached is in it. So the answer's staleness is
+    the time since that look, and an upper bound. A copy that never reached one, or is being rebuilt, gives no answer.
+    """
+
+    def __init__(
+        self,
+        task_of: Callable[[TaskId], Task | None],
+        lease: ReadLease,
+        clock: Clock,
+        stores_of: StandbyStores,
+        pace: Pace | None = None,
+    ) -> None:
+        super().__init__(task_of, lease, clock, pace)
+        self._stores_of = stores_of
+
+    def has(self, spec: ActorSpec, partition: int) -> bool:
+        """Return whether the partition is assigned to this worker, or a copy of it can be read."""
+        return super().has(spec, partition) or self._stores_of(spec.name, partition) is not None
+
+    async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
+        """Return partitions to be read before the next await; see `StateReader.hold`."""
+        owned = [partition for partition in partitions if super(StandbyReader, self).has(spec, partition)]
+        held = await super().hold(spec, owned) if owned else []
+        now_ms = self._clock.wall_ms()
+        for partition in partitions:
+            if partition not in owned:
+                copy = self._copy(spec, partition, now_ms)
+                if copy is None:
+                    raise NotReadyError(f"partition {partition} of actor {spec.name}: the copy here isn't ready")
+                held.append(copy)
+        return held
+
+    def _copy(self, spec: ActorSpec, partition: int, now_ms: int) -> HeldTask | None:
+        found = self._stores_of(spec.name, partition)
+        if found is None:
+            return None
+        stores, current_ms = found
+        return HeldTask(partition, stores, now_ms, staleness_ms=max(0, now_ms - current_ms))
 
 
 def _counts(now_ms: int, rows: Rows) -> Iterator[int]:

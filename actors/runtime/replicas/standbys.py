@@ -16,7 +16,7 @@ A log that lost records. The copy that has them isn't touched until the operator
 Brokers away, a full disk, a damaged store: no error of a copy ends the worker.
 
 Copies wait while a task restores, and take half of the event loop's time at most. A warm-up copy is warm when it lacks
-no more than is acceptable; see `actors.runtime.replicas.rebalance_requests`.
+no more than is acceptable; see `Asking`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from actors._core.group.members import TaskId
 from actors._core.group.placement import Copies
 from actors._core.logs import Reminders, escaping
 from actors.errors import BrokerUnavailableError, RestoreError
-from actors.ports import Clock, StoreProvider, TopicLogs, TopicPartition
+from actors.ports import Clock, TopicLogs, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.replicas.follower import POLL_S, FollowedStore, Follower, Policy
 from actors.runtime.replicas.log_ends import ANSWER_S, Look
-from actors.runtime.replicas.rebalance_requests import Asking
 from actors.runtime.replicas.standby_state import Role, StandbyState
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import LONG_READ, Changelog, begin_position
+from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.threads import finish_in_thread
 from actors.runtime.windows.removal import Removal
@@ -53,6 +53,10 @@ LOOK_SHARE_S = 0.04
 KNOWN_S = 10.0
 """For so long what a look found counts as known, or until the look after the next one should have been."""
 REMIND_S = 10.0
+PATIENCE_S = 10.0
+"""How long the first warm copy waits for the others."""
+REST = Backoff(5.0, longest_s=60.0)
+"""The time after any rebalance, and between two that this worker asks for: each stops all tasks of the group."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +107,7 @@ class Standbys(Policy[StandbyStore]):
         specs: Iterable[ActorSpec],
         *,
         logs: TopicLogs,
-        stores: StoreProvider,
+        stores: StoreCache,
         clock: Clock,
         clock_skew_margin_ms: int,
         acceptable_lag: int,
@@ -329,3 +333,39 @@ class Standbys(Policy[StandbyStore]):
 
 def _name(task: TaskId) -> str:
     return f"{task.actor}[{task.partition}]"
+
+
+class Asking:
+    """When to ask for a rebalance: not for each warm copy, and less often when it moves nothing."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._rest_s = REST.first_s
+        self._not_before_s = float("-inf")
+        self._first_warm_s: float | None = None
+        self._asked_for: set[TaskId] = set()
+
+    def assigned(self, warm_ups: set[TaskId]) -> None:
+        """Note an assignment: what was asked for and is a warm-up still came to nothing."""
+        if self._asked_for:
+            self._rest_s = REST.longer_s(self._rest_s) if self._asked_for & warm_ups else REST.first_s
+            self._asked_for = set()
+        self._first_warm_s = None
+        # Whoever asked for this one: many new members that ask one after the other would stop the group all the time.
+        self._not_before_s = max(self._not_before_s, self._clock.monotonic() + REST.first_s)
+
+    def is_due(self, warm: set[TaskId], wanted: int) -> bool:
+        """Return whether to ask now, when `warm` of `wanted` copies are warm; if so, it is noted as asked."""
+        now_s = self._clock.monotonic()
+        if not warm:
+            self._first_warm_s = None
+            return False
+        if self._first_warm_s is None:
+            self._first_warm_s = now_s
+        if len(warm) < wanted and now_s - self._first_warm_s < PATIENCE_S:
+            return False
+        if now_s < self._not_before_s:
+            return False
+        self._not_before_s = now_s + self._rest_s
+        self._asked_for = set(warm)
+        return True

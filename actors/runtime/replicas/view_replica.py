@@ -30,11 +30,12 @@ from actors.errors import (
     ViewClosedError,
     ViewFailedError,
 )
-from actors.ports import Clock, StoreProvider, TopicFacts, TopicLogs, TopicPartition
+from actors.ports import Clock, TopicFacts, TopicLogs, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.replicas.follower import FollowedStore, Follower, Policy
 from actors.runtime.replicas.log_ends import Look
 from actors.runtime.state.restore import Changelog, Restorer
+from actors.runtime.state.stores import StoreCache
 from stores.errors import StoreCorruptedError, StoreError
 from stores.ports import PartitionStore
 
@@ -58,7 +59,7 @@ class ViewReplicaStores:
     """
 
     def __init__(
-        self, cache: StoreProvider, *, on_disk: Callable[[str], Iterable[int]], release: Callable[[], None]
+        self, cache: StoreCache, *, on_disk: Callable[[str], Iterable[int]], release: Callable[[], None]
     ) -> None:
         self._cache = cache
         self._on_disk = on_disk

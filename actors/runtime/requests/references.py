@@ -11,17 +11,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import wraps
 from inspect import signature
 from types import UnionType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, get_type_hints, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_type_hints, overload
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
 from actors.errors import UsageError
 from actors.runtime.message.context import DEFAULT_ASK_TIMEOUT, Context, current_message, is_handling
+from actors.runtime.message.tools import When
 
 Message = TypeVar("Message")
 Asked_contra = TypeVar("Asked_contra", contravariant=True)
@@ -101,16 +102,7 @@ class Reference(Generic[Asked_contra, Answer_co]):
         current_message.get().tell(self.actor, self.key, message)
         return _DONE
 
-    def schedule(
-        self,
-        message: Asked_contra,
-        *,
-        after: timedelta | None = None,
-        at: datetime | None = None,
-        every: timedelta | None = None,
-        name: str | None = None,
-        stream_time: bool = False,
-    ) -> str:
+    def schedule(self, message: Asked_contra, **when: Unpack[When]) -> str:
         """Send `message` later, as `Context.schedule` does, in a handler of the same key.
 
         Raises:
@@ -123,8 +115,7 @@ class Reference(Generic[Asked_contra, Answer_co]):
                 f"{self}.schedule(): a timer is a part of its key's state, and no message of that key is being "
                 "handled: tell it a message whose handler schedules"
             )
-        options: dict[str, Any] = {"after": after, "at": at, "every": every}
-        timer: str = ctx.schedule(message, name=name, stream_time=stream_time, **options)
+        timer: str = ctx.schedule(message, **when)
         return timer
 
     def __str__(self) -> str:

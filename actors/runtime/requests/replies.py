@@ -288,9 +288,7 @@ class Replies:
             self._give(state, request, _FAILED + Refusal.of(failed.__cause__ or failed, failed.reason))
 
     async def _answer(self, ctx: Context, message: Any, request: _RequestHeaders, handler: Handler) -> None:
-        state = ctx._state
-        if state is None:
-            raise AssertionError("a message that is being handled has a state")
+        state = ctx._working("answer")
         given, is_other = request.answer_in(state.overlays[self._store].get(request.key))
         if given is not None and given[:1] not in _KNOWN:
             raise newer_entry("an answer", given)

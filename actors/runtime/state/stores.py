@@ -59,14 +59,14 @@ class StoreCache:
         return opened
 
     async def reopen(self, store: str, partition: int) -> None:
-        """Close a store, so that the next `open` starts from what the disk holds."""
+        """Close a store whose last write failed, so that the next `open` starts from what the disk holds."""
         held = self._stores.pop((store, partition), None)
         if held is not None:
             with contextlib.suppress(StoreError):
                 await finish_in_thread(held.close)
 
     async def discard(self, store: str, partition: int) -> None:
-        """Close a store and delete its files."""
+        """Close a store and delete its files: it is damaged, and the changelog has all of it."""
         await self.reopen(store, partition)
         await finish_in_thread(self._delete_store, store, partition)
 

@@ -261,39 +261,32 @@ class Handling:
             RecordError: the partition has to stop in front of the message.
         """
         policy, attempts = self.spec.on_error, 1
-        while isinstance(error, UnresolvedSchemaError):
-            state.scope.rollback()
-            del state.outputs[sent:]
-            await await_schema(error, self.wait)
+        while True:
+            if isinstance(error, UnresolvedSchemaError):
+                state.scope.rollback()
+                del state.outputs[sent:]
+                await await_schema(error, self.wait)
+                attempts = 1
+            else:
+                failed = self.undone(state, record, error, sent)
+                if self.is_rejected(failed):
+                    self.reject(state, record, failed, internal)
+                    break
+                retries = 0 if isinstance(failed, _LASTING) else policy.retries_for(cause_of(failed))
+                if attempts > retries:
+                    self.give_up(state, record, failed, attempts, internal)
+                    return
+                logger.warning("%s; attempt %d of %d", failed.reason, attempts, retries + 1)
+                await self.wait(policy.wait_s(attempts))
+                state.scope.now_ms = state.tools.now_ms(state.scope.now_ms)
+                attempts += 1
             sent = len(state.outputs)
             try:
                 await self.once(state, record, internal)
             except BaseException as again:
                 error = again
             else:
-                state.scope.release()
-                return
-        failed = self.undone(state, record, error, sent)
-        while not self.is_rejected(failed):
-            retries = 0 if isinstance(failed, _LASTING) else policy.retries_for(cause_of(failed))
-            if attempts > retries:
-                self.give_up(state, record, failed, attempts, internal)
-                return
-            logger.warning("%s; attempt %d of %d", failed.reason, attempts, retries + 1)
-            await self.wait(policy.wait_s(attempts))
-            state.scope.now_ms = state.tools.now_ms(state.scope.now_ms)
-            attempts, sent = attempts + 1, len(state.outputs)
-            try:
-                await self.once(state, record, internal)
-            except UnresolvedSchemaError as again:
-                await self.recover(state, record, again, sent, internal)
-                return
-            except BaseException as again:
-                failed = self.undone(state, record, again, sent)
-            else:
-                state.scope.release()
-                return
-        self.reject(state, record, failed, internal)
+                break
         state.scope.release()
 
     def is_rejected(self, failed: RecordError) -> bool:

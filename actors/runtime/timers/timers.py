@@ -34,7 +34,7 @@ from actors._core.keys import sized, split_sized
 from actors._core.logs import escaping
 from actors._core.outside import MALFORMED
 from actors._core.values.ids import digest_of, id_of
-from actors.errors import StoreOutsideHandlerError, UsageError, show_bytes
+from actors.errors import UsageError, show_bytes
 from actors.ports import Clock, InputRecord, TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.message.context import Context
@@ -177,7 +177,7 @@ class Timers:
         stream_time: bool = False,
     ) -> str:
         """Schedule a timer as `Context.schedule` does."""
-        state = _reached(ctx)
+        state = ctx._working("schedule")
         refuse_keyless(ctx, "schedule")
         index = self._stream if stream_time else self._wall
         every_ms = None if every is None else _checked_ms("every", every, least_ms=1)
@@ -214,7 +214,7 @@ class Timers:
     def cancel(self, ctx: Context, name: str) -> bool:
         """Cancel a timer as `Context.cancel` does."""
         _check_name(name)
-        state, address = _reached(ctx), _address(ctx._raw_key, name)
+        state, address = ctx._working("cancel"), _address(ctx._raw_key, name)
         held = self._held(state, address)
         if held is not None:
             self._unlist(state, address, held)
@@ -223,7 +223,7 @@ class Timers:
     def due(self, ctx: Context, name: str) -> datetime | None:
         """Return when a timer is due as `Context.scheduled` does."""
         _check_name(name)
-        held = self._held(_reached(ctx), _address(ctx._raw_key, name))
+        held = self._held(ctx._working("scheduled"), _address(ctx._raw_key, name))
         return None if held is None else _EPOCH + held.due_ms * _MILLISECOND
 
     def _first_ms(
@@ -334,8 +334,7 @@ class Timers:
                 index = self._by_prefix.get(key[:1])
                 if value is not None and index is not None:
                     index.expect(key)
-        # Before the first input there is no offset that a write could come from.
-        if self.stream_ms == _UNSEEN or self._state.scope.source_offset < 0:
+        if self.stream_ms == _UNSEEN:
             return
         # Before a timer goes by it too: a parked message, or the clock, may lead to the first one after a takeover.
         stream_time = self.stream_ms.to_bytes(_WORD) + _WENT_BY * self._went_by_stream_time
@@ -409,7 +408,7 @@ class Timers:
 
     def _consume(self, due: _Due, ctx: Context) -> bool:
         """Take the timer out, or move it to its next time; tell whether it is still what came due."""
-        state, entry = _reached(ctx), due.entry
+        state, entry = ctx._working("schedule"), due.entry
         overlay = state.overlays[self._store]
         if overlay.get(_ENTRY + due.address) != due.raw:
             return False
@@ -448,12 +447,6 @@ class Timers:
         if written is None or written[1] is not None:
             # Changed since it came due, or scheduled again for the same time: a look into the store will tell.
             due.index.expect(due.key)
-
-
-def _reached(ctx: Context) -> TaskState:
-    if ctx._state is None:
-        raise StoreOutsideHandlerError("a timer was set or cancelled after the message was handled: do it before that")
-    return ctx._state
 
 
 def _decoded(raw: bytes) -> _Entry | None:

@@ -406,9 +406,6 @@ class TaskWindows:
 
     def before_commit(self) -> None:
         """Write stream time and expiry if they moved since the last commit."""
-        if self._state.scope.source_offset < 0:
-            # Before the first input there is no offset that a write could come from.
-            return
         reached_ms = self._reached_ms()
         has_moved, handled_ms = reached_ms > self._written_ms, min(reached_ms, self._handled_ms())
         has_moved = has_moved or (self._follows_feeds and self.latest_ms > self._written_latest_ms)

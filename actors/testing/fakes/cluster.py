@@ -19,7 +19,6 @@ from actors.testing.fakes.errors import (
     UnstableOffsetsError,
 )
 from actors.testing.fakes.log import PartitionLog, StoredRecord, Transaction
-from actors.testing.fakes.offsets import GroupOffsets
 from actors.testing.fakes.transactions import TransactionCoordinator
 
 EPOCH_MS = 1_700_000_000_000
@@ -38,6 +37,47 @@ class Topic:
     name: str
     topic_id: str
     partitions: tuple[PartitionLog, ...]
+
+
+class GroupOffsets:
+    """The committed offsets of a group with one member that never leaves. `tests/sim` has a group with members.
+
+    Of several commits of one offset the one that was written last counts, a transactional one from when it was written,
+    not from when its transaction ended.
+
+    Attributes:
+        offsets: the committed offsets, pending ones not.
+    """
+
+    def __init__(self, name: str, *, appended: Callable[[], int]) -> None:
+        self.name = name
+        self.offsets: dict[TopicPartition, Committed] = {}
+        self._next_append = appended
+        self._appended: dict[TopicPartition, int] = {}
+
+    def heartbeat(self, member_id: str, generation: int) -> None:
+        """Keep the session alive."""
+
+    def check_member(self, member_id: str, generation: int) -> None:
+        """Refuse a member that isn't one, or is of another generation: this one always is."""
+
+    def knows(self, member_id: str) -> bool:
+        """Return whether this is a member, in whatever generation."""
+        return True
+
+    def transactional_ids(self) -> set[str | None]:
+        """Return those of the members; None is in it for one that doesn't say so, or while the group rebalances."""
+        return {None}
+
+    def committed(self, source: TopicPartition) -> Committed | None:
+        """Return the committed offset; one of a transaction without its marker is not."""
+        return self.offsets.get(source)
+
+    def complete(self, source: TopicPartition, committed: Committed, appended: int) -> None:
+        """Let an offset of a committed transaction count, unless a later one was written meanwhile."""
+        if appended > self._appended.get(source, 0):
+            self._appended[source] = appended
+            self.offsets[source] = committed
 
 
 class MemoryKafka:
@@ -78,7 +118,6 @@ class MemoryKafka:
     def make_topic(
         self, name: str, partitions: int, *, is_compacted: bool = False, delete_retention_ms: int = DAY_MS
     ) -> Topic:
-        """Make a topic."""
         logs = tuple(
             self.log_type(
                 TopicPartition(name, number), is_compacted=is_compacted, delete_retention_ms=delete_retention_ms

@@ -58,12 +58,6 @@ class ConcurrentTransactionsError(RefusedError):
     is_retriable = True
 
 
-class CoordinatorMovedError(RefusedError):
-    """The coordinator is elsewhere, or is loading its state."""
-
-    is_retriable = True
-
-
 class UnstableOffsetsError(RefusedError):
     """An open transaction may change the committed offset."""
 

@@ -6,18 +6,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from actors._core.group.members import left_open
 from actors._core.logs import error_text
-from actors._core.outside import EXITS, MALFORMED
+from actors._core.outside import EXITS
 from actors._core.partitioner import MURMUR2
-from actors._core.task.pauses import PREFIXES, Pause, Pauses, Release
 from actors._core.task.takeover import LogBounds
 from actors.errors import (
     BatchesRefusedError,
@@ -38,8 +34,6 @@ from actors.ports import (
     Identity,
     LogRecord,
     LookAnswer,
-    Output,
-    OwnerRecord,
     TopicIdentity,
     TopicPartition,
 )
@@ -81,7 +75,6 @@ class FakeClock:
         self._loop = loop
 
     def monotonic(self) -> float:
-        """Return the loop's time."""
         return (self._loop or asyncio.get_running_loop()).time()
 
     def wall_ms(self) -> int:
@@ -90,7 +83,6 @@ class FakeClock:
 
     @staticmethod
     async def sleep(seconds: float) -> None:
-        """Wait."""
         await asyncio.sleep(seconds)
 
 
@@ -117,12 +109,10 @@ class FakeWriter:
         self._epoch: int | None = None
 
     async def fence(self) -> None:
-        """End open work of this id, and fence its other writers."""
         self._epoch = None
         self._epoch = await self._init(self._id, self._transaction_timeout_s)
 
     async def end_transaction_of(self, transactional_id: str) -> None:
-        """End the transaction that another id left open."""
         await self._init(transactional_id, 30.0)
 
     async def _init(self, transactional_id: str, timeout_s: float) -> int:
@@ -134,7 +124,6 @@ class FakeWriter:
         return epoch
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
-        """Make all batches durable as a whole."""
         epoch, self._epoch = self._epoch, None
         if epoch is None:
             raise OutcomeUnknownError(f"{self._id} has a transaction of unknown outcome")
@@ -148,7 +137,6 @@ class FakeWriter:
             raise kind(f"commit of {self._id}: {_said(error)}") from error
 
     async def close(self) -> None:
-        """Disconnect. May be called twice."""
         self._epoch = None
 
     async def _write(self, epoch: int, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
@@ -257,8 +245,6 @@ class FakeGroupView:
         self._network = network
 
     async def is_member(self, identity: Identity) -> bool:
-        """Return whether the group has this member in this generation."""
-
         async def ask() -> bool:
             try:
                 await self._network.ask("Heartbeat?", self._group.heartbeat, identity.member_id, identity.generation)
@@ -271,14 +257,12 @@ class FakeGroupView:
         return bool(await _answered(f"is {identity.member_id} in the group", ask))
 
     async def committed(self, source: TopicPartition) -> Committed | None:
-        """Return the group's committed offset, None if there is none."""
         found: Committed | None = await _answered(
             f"committed offset of {source}", lambda: self._network.ask("OffsetFetch", self._group.committed, source)
         )
         return found
 
     async def stable_offset(self, source: TopicPartition) -> Committed | None:
-        """Return the group's committed offset unless an open transaction may change it, None if there is none."""
         ask = self._cluster.stable_offset
         try:
             found: Committed | None = await _answered(
@@ -291,15 +275,12 @@ class FakeGroupView:
         return found
 
     async def knows(self, member_id: str) -> bool:
-        """Return whether the group has this member, in whatever generation."""
         ask = self._group.knows
         return bool(
             await _answered(f"is {member_id} in the group", lambda: self._network.ask("Knows?", ask, member_id))
         )
 
     async def left_open(self, own_id: str) -> set[str]:
-        """Return ids with an open transaction whose workers left the group."""
-
         def look() -> set[str]:
             opened = {one.transactional_id for one in self._cluster.transactions.open_transactions()}
             return left_open(opened, self._group.transactional_ids(), own_id)
@@ -307,7 +288,6 @@ class FakeGroupView:
         return set(await _answered("open transactions", lambda: self._network.ask("ListTransactions", look)))
 
     async def topic_ids(self, names: Iterable[str]) -> dict[str, TopicIdentity]:
-        """Return the identities of the topics that exist."""
         wanted = set(names)
 
         def find() -> dict[str, TopicIdentity]:
@@ -319,8 +299,6 @@ class FakeGroupView:
     async def look(
         self, commits: Collection[TopicPartition], ends: Collection[TopicPartition], topics: Collection[str]
     ) -> LookAnswer:
-        """Ask for committed offsets, then for high watermarks and topics."""
-
         def committed() -> dict[TopicPartition, Committed]:
             found = {source: self._group.committed(source) for source in commits}
             return {source: one for source, one in found.items() if one is not None}
@@ -357,7 +335,6 @@ class FakeLogs:
         self._chunk_records = chunk_records
 
     async def bounds(self, partition: TopicPartition) -> LogBounds:
-        """Return the partition's start and high watermark."""
         what = f"offsets of {partition}"
         start = await _answered(what, lambda: self._network.ask("ListOffsets", self._cluster.start_of, partition))
         end = await _answered(what, lambda: self._network.ask("ListOffsets", self._cluster.end_of, partition))
@@ -366,13 +343,6 @@ class FakeLogs:
     async def read(
         self, partition: TopicPartition, start: int, end: int, topic_id: str = ""
     ) -> AsyncIterator[tuple[Sequence[LogRecord], int]]:
-        """Yield chunks of committed records with the next offset to read, until it reaches `end`.
-
-        Raises:
-            RestoreError: the log doesn't have `start` any more.
-            ReplacedLogError: the topic has another id.
-            BrokerUnavailableError: there was no progress for `GIVE_UP_S`.
-        """
         loop = asyncio.get_running_loop()
         position, moved_s = start, loop.time()
         while position < end:
@@ -386,7 +356,6 @@ class FakeLogs:
             await asyncio.sleep(POLL_S)
 
     async def open_records(self, partition: TopicPartition) -> Sequence[LogRecord] | None:
-        """Return the records from the oldest open transaction on, None if none is open."""
         ask = self._cluster.open_records
         found: Sequence[LogRecord] | None
         found = await _answered(f"open transactions of {partition}", lambda: self._network.ask("Read", ask, partition))
@@ -404,65 +373,6 @@ class FakeLogs:
         except NoAnswerError:
             return [], position
         return found
-
-
-class FakeOwners:
-    """`actors.ports.Owners`: reads the whole registry each time."""
-
-    def __init__(self, topic: str, logs: FakeLogs) -> None:
-        self.topic = topic
-        self._logs = logs
-        self._pauses, self._end = Pauses(), 0
-
-    def pause_of(self, actor: str, partition: int) -> Pause | None:
-        """Return a task's pause, None if there is none."""
-        return self._pauses.of(actor, partition)
-
-    def released(self, actor: str) -> Sequence[Release]:
-        """Return the feeds that an actor's event time goes on without."""
-        return self._pauses.released(actor)
-
-    async def refresh(self) -> None:
-        """Read the committed records up to the current end."""
-        await self.latest("", 0)
-
-    async def latest(self, actor: str, partition: int) -> OwnerRecord | None:
-        """Return the newest committed record of a task."""
-        source = TopicPartition(self.topic, 0)
-        bounds = await self._logs.bounds(source)
-        found, pauses = None, Pauses()
-        wanted = _owner_key(actor, partition)
-        async for records, _ in self._logs.read(source, bounds.start, bounds.end):
-            for record in records:
-                if (record.key or b"").startswith(PREFIXES):
-                    pauses.take(record.key or b"", record.value)
-                elif record.key == wanted and record.value is not None:
-                    found = msgspec.json.decode(record.value, type=OwnerRecord)
-        if bounds.end >= self._end:
-            # Reads of several tasks run side by side.
-            self._pauses, self._end = pauses, bounds.end
-        return found
-
-    async def open_claims(self) -> Sequence[OwnerRecord] | None:
-        """Return the claims in open transactions, None if none is open."""
-        records = await self._logs.open_records(TopicPartition(self.topic, 0))
-        if records is None:
-            return None
-        claims = []
-        for record in records:
-            # Others may write there too.
-            with contextlib.suppress(*MALFORMED):
-                claims.append(msgspec.json.decode(record.value or b"", type=OwnerRecord))
-        return claims
-
-
-def encode_owner(topic: str, record: OwnerRecord) -> Output:
-    """Return the registry's record as an output."""
-    return Output(topic, 0, _owner_key(record.actor, record.partition), msgspec.json.encode(record), [], None)
-
-
-def _owner_key(actor: str, partition: int) -> bytes:
-    return f"{actor}/{partition}".encode()
 
 
 def _said(error: Exception) -> str:

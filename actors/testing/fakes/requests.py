@@ -38,7 +38,6 @@ class FakeRequests:
         self._sending = asyncio.Lock()
 
     async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
-        """Send a question and wait for its answer."""
         async with asyncio.timeout(timeout_s):
             with self._waiting.question(question) as answer:
                 try:

@@ -21,7 +21,6 @@ class FakeTopicLogs(FakeLogs):
     """`actors.ports.TopicLogs`; what is compacted and how long deletes are kept, the simulated topic says."""
 
     async def facts(self, topic: str) -> TopicFacts | None:
-        """Return a topic's facts, None for a missing topic."""
         try:
             found = await self._network.ask("Metadata", self._cluster.find_topic, topic)
         except (NoAnswerError, RefusedError) as error:
@@ -41,7 +40,6 @@ class FakeTopicLogs(FakeLogs):
     async def follow(
         self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str] | None = None
     ) -> FakeFollowing:
-        """Begin to read at these offsets, without an end."""
         return FakeFollowing(self._cluster, self._network, positions, self._chunk_records, topic_ids or {})
 
     async def close(self) -> None:
@@ -66,7 +64,6 @@ class FakeFollowing:
         self._ids = {source: topic_ids.get(source.topic, "") for source in positions}
 
     async def poll(self, timeout_s: float) -> Mapping[TopicPartition, tuple[Sequence[LogRecord], int]]:
-        """Return the next chunk of some partitions, nothing after `timeout_s`."""
         positions = dict(self._positions)
         try:
             found: Mapping[TopicPartition, tuple[Sequence[LogRecord], int]] = await self._network.ask(

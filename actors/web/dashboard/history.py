@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from actors.ports import Clock
 from actors.runtime.meters import TaskMeters
-from actors.runtime.observe.status import InputEnds, lag_of
+from actors.runtime.observe.status import lag_of
 from actors.runtime.task.task import Task
 
 STEP_S = 5
@@ -90,15 +90,15 @@ class History:
         self._at_ms = 0
         self._step = 0
 
-    async def follow(self, tasks: Callable[[], Collection[Task]], ends: InputEnds, clock: Clock) -> None:
+    async def follow(self, tasks: Callable[[], Collection[Task]], clock: Clock) -> None:
         """Take samples until it is cancelled."""
         while True:
             now_ms = clock.wall_ms()
-            self.sample(tasks(), ends, now_ms)
+            self.sample(tasks(), now_ms)
             # At the begin of the next step, as all workers do.
             await clock.sleep(STEP_S - now_ms % (STEP_S * 1000) / 1000)
 
-    def sample(self, tasks: Collection[Task], ends: InputEnds, now_ms: int) -> None:
+    def sample(self, tasks: Collection[Task], now_ms: int) -> None:
         """Take a sample; nothing if the step has one, as after a clock that was set back."""
         step = now_ms // (STEP_S * 1000)
         if step <= self._step:
@@ -109,7 +109,7 @@ class History:
         for task in tasks:
             place = task.spec.name, task.partition
             now = self._counts[place] = _counts(task.meters)
-            lag = lag_of(task, ends)
+            lag = lag_of(task)
             sample = _difference(before.get(place), now, seconds, math.nan if lag is None else float(lag))
             places: tuple[Place, ...] = (place, (place[0], None), (None, None))
             for each in places:

@@ -8,9 +8,8 @@ from actors._faust.app import App
 from actors._faust.extensions import StartingWorker
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.ports import Clock
-from actors.runtime.queries.queries import StateReader
+from actors.runtime.queries.queries import StandbyReader, StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
-from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec
 from actors.web.access.tls import Hops
 from actors.web.problems import Problem, not_ready

@@ -17,7 +17,7 @@ from typing import Any
 from actors._kafka.consume.fetching import FetchesById
 from actors._kafka.produce.writer import TransactionWriter
 from actors.ports import CommitBatch, Identity
-from actors.runtime.committer import CommitterLog
+from actors.runtime.committer import Committer, CommitterLog
 from actors.runtime.inputs.inbox import Inbox
 
 Handler = Callable[[Any, Any], Coroutine[Any, Any, None]]
@@ -36,7 +36,7 @@ class Phases:
 
     def watch(self) -> None:
         """Wrap what a record passes."""
-        after, put, commit, write = FetchesById.after, Inbox.put, CommitterLog.commit, TransactionWriter.write
+        after, put, commit, write = FetchesById.after, Inbox.put, Committer.commit, TransactionWriter.write
 
         def after_noted(hook: FetchesById, node: Any, request: Any, response: Any) -> Any:
             self._response_ns = now_ns()
@@ -47,9 +47,9 @@ class Phases:
             self._steps.update((record.value, [self._response_ns, at_ns]) for record in records)
             put(inbox, index, records)
 
-        async def commit_noted(log: CommitterLog, batch: CommitBatch) -> Any:
+        async def commit_noted(committer: Committer, log: CommitterLog, batch: CommitBatch) -> Any:
             self._handed_in_ns[id(batch)] = now_ns()
-            return await commit(log, batch)
+            return await commit(committer, log, batch)
 
         async def write_noted(writer: TransactionWriter, identity: Identity, batches: Sequence[CommitBatch]) -> Any:
             self._commit = [now_ns()]
@@ -61,7 +61,7 @@ class Phases:
                 self._file.write(json.dumps(line) + "\n")
             return receipts
 
-        engine: Any = FetchesById, Inbox, CommitterLog
+        engine: Any = FetchesById, Inbox, Committer
         engine[0].after, engine[1].put, engine[2].commit = after_noted, put_noted, commit_noted
         writer: Any = TransactionWriter
         writer.write = write_noted

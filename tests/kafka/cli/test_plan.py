@@ -12,8 +12,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from actors._faust.setup import Setup
-from actors._faust.startup.plan import Action, Change, exit_code, plan
 from actors._kafka.admin.control import ControlPlane
+from actors.cli.deploy.changes import Action, Change, exit_code, plan
 from tests.kafka import forked
 from tests.kafka.apps.plan_app import make
 from tests.kafka.helpers import WorkerProcess, delete, eventually, make_topics, read_all, send, topic_id, unique

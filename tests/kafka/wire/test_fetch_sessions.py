@@ -15,7 +15,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from actors._kafka.connection import Connection
-from actors._kafka.consume.following import KafkaFollowing
+from actors._kafka.consume.logs import KafkaFollowing
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 from actors._kafka.transaction_requests import _OneVersion
 from actors.errors import ReplacedLogError

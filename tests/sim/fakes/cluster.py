@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 
 from actors.ports import TopicPartition
 from actors.testing.fakes.cluster import MemoryKafka, Topic
-from actors.testing.fakes.errors import CoordinatorMovedError
 from actors.testing.fakes.log import PartitionLog, StoredRecord, Transaction, offset_of
 from actors.testing.fakes.transactions import TransactionCoordinator
-from tests.sim.fakes.group import Group
+from tests.sim.fakes.group import CoordinatorMovedError, Group
 
 
 class CompactedLog(PartitionLog):

@@ -13,14 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors.ports import Committed, TopicPartition
+from actors.testing.fakes.cluster import GroupOffsets
 from actors.testing.fakes.errors import (
-    CoordinatorMovedError,
     IllegalGenerationError,
     RebalanceInProgressError,
     RefusedError,
     UnknownMemberError,
 )
-from actors.testing.fakes.offsets import GroupOffsets
+
+
+class CoordinatorMovedError(RefusedError):
+    """The coordinator is elsewhere, or is loading its state."""
+
+    is_retriable = True
 
 
 class FencedInstanceError(RefusedError):

@@ -13,6 +13,7 @@ from actors._core.group.members import TaskId
 from actors._core.group.placement import place
 from actors._core.task.commit import CommitPolicy
 from actors._faust.setup import Setup
+from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors.ports import SourceEvents, TopicPartition
 from actors.runtime import worker as runtime_worker
 from actors.runtime.committer import Committer
@@ -20,7 +21,7 @@ from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from actors.testing.driving import SimTopics
-from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOwners, FakeWriter, encode_owner
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeWriter
 from tests.sim.fakes.clock import MachineClock
 from tests.sim.fakes.cluster import CompactedLog, SimKafka
 from tests.sim.fakes.disk import Disk
@@ -173,7 +174,7 @@ class Machine(Node):
             services=TaskServices(
                 group=view,
                 logs=logs,
-                owners=FakeOwners(setup.owners_topic, logs),
+                owners=KafkaOwners(setup.owners_topic, logs),
                 restorer=Restorer(logs, clock, clock_skew_margin_ms=SKEW_MARGIN_MS),
                 stores=self.disk.cache(process),
                 sink=sink,

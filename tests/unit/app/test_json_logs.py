@@ -14,7 +14,7 @@ import pytest
 
 from actors import App, ConfigurationError, Context
 from actors._core.logs import escaping
-from actors._faust.startup.json_logs import JsonFormatter
+from actors.cli.run.json_logs import JsonFormatter
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
 from tests.unit.app.test_clear_errors import NO_BROKER, faust

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import actors.cli
 from actors import App, ConfigurationError
-from actors._faust.settings.shown import shown_settings
 from actors._faust.settings.sources import PREFIX, known_settings, read_settings
 from actors._faust.settings.values import span, span_text
 from actors._faust.setup import Setup
+from actors.cli.settings import shown_settings
 from tests.documents import blocks_of
 from tests.unit.app.test_clear_errors import faust as run_faust
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from actors import App
-from actors._core.coordination import registry
 from actors._core.partitioner import partition_for
 from actors.coordination import (
     BusyError,
@@ -22,6 +21,7 @@ from actors.coordination import (
     TtlError,
     UnknownLockError,
     coordination,
+    registry,
 )
 from actors.coordination import messages as m
 from actors.coordination.messages import ACTOR

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from actors._core.coordination import locks
-from actors.coordination import CoordinationError, Sharing
+from actors.coordination import CoordinationError, Sharing, locks
 from actors.testing import ActorTestDriver
 from tests.sim.fakes.network import with_faults
 from tests.unit.coordination.test_coordination import an_app

@@ -8,13 +8,13 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from actors._core.coordination.locks import Holder, Lock
-from actors._core.coordination.registry import Node
 from actors.cli.coordination import locks
 from actors.coordination.cli import COMMANDS
 from actors.coordination.cli.locks import how_held
 from actors.coordination.cli.reading import Found
 from actors.coordination.cli.text import SHOWN_CHARS, duration, left, quoted, short
+from actors.coordination.locks import Holder, Lock
+from actors.coordination.registry import Node
 from actors.coordination.service.resource import Resource
 from stores._core.printable import printable
 

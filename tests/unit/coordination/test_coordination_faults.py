@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors._core.coordination import locks
 from actors.coordination import (
     BusyError,
     CoordinationError,
     CoordinationTimeoutError,
     LeaseLostError,
     Sharing,
+    locks,
 )
 from actors.coordination import messages as m
 from actors.coordination.client.transport import AGAIN_S, SKEW_S, Outside

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from actors._core.coordination import locks
-from actors._core.coordination.locks import Expired, Granted, Lock, Refused, Released, Renewed, Want
+from actors.coordination import locks
+from actors.coordination.locks import Expired, Granted, Lock, Refused, Released, Renewed, Want
 from tests.examples import examples
 
 OWNERS = st.sampled_from("abcde")

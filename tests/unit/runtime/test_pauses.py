@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,12 +11,13 @@ import pytest
 
 from actors import App, Context, EffectCall, OnError
 from actors._core.task.pauses import Pause, pause_key
+from actors._kafka.admin.owners import KafkaOwners
 from actors.errors import BrokerUnavailableError
 from actors.ports import TopicPartition
 from actors.runtime.observe.status import TaskStatus, measured
 from actors.runtime.pauses import END_LOOK_S, LOOK_S, follow_pauses
 from actors.testing import ActorTestDriver
-from actors.testing.fakes.ports import FakeLogs, FakeOwners
+from actors.testing.fakes.ports import FakeLogs
 
 FEW_S = 3 * max(LOOK_S, END_LOOK_S)
 
@@ -67,7 +67,7 @@ class World:
 
     def follow(self, driver: ActorTestDriver, seconds: float = FEW_S) -> None:
         """Let the worker follow the registry for so long."""
-        owners = FakeOwners(driver._setup.owners_topic, FakeLogs(driver._cluster, driver._network))
+        owners = KafkaOwners(driver._setup.owners_topic, FakeLogs(driver._cluster, driver._network))
 
         async def follow() -> None:
             follower = asyncio.create_task(follow_pauses(owners, lambda: self.tasks(driver), driver._clock))
@@ -92,9 +92,7 @@ class World:
     def status(self, driver: ActorTestDriver) -> TaskStatus:
         worker = driver._worker
         assert worker is not None
-        source: Any = worker._source
-        ends = SimpleNamespace(end_offset=lambda _: None, position=source.position)
-        (task,) = measured(worker.meters, self.tasks(driver), ends)["tasks"]
+        (task,) = measured(worker.meters, self.tasks(driver))["tasks"]
         return task
 
     def post(self, driver: ActorTestDriver, *texts: str) -> None:
@@ -229,11 +227,11 @@ def test_a_task_stays_as_it_is_while_the_registry_can_not_be_read(caplog: pytest
     with world.driver() as driver:
         world.pause(driver)
 
-        class Away(FakeOwners):
-            async def refresh(self) -> None:
-                raise BrokerUnavailableError("no answer")
+        async def away() -> None:
+            raise BrokerUnavailableError("no answer")
 
-        owners = Away(driver._setup.owners_topic, FakeLogs(driver._cluster, driver._network))
+        owners = KafkaOwners(driver._setup.owners_topic, FakeLogs(driver._cluster, driver._network))
+        owners.refresh = away
 
         async def follow() -> None:
             follower = asyncio.create_task(follow_pauses(owners, lambda: world.tasks(driver), driver._clock))

@@ -17,9 +17,8 @@ from actors._core.task.lifecycle import State
 from actors.ports import Identity
 from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
-from actors.runtime.queries.queries import StateReader
+from actors.runtime.queries.queries import StandbyReader, StateReader
 from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
-from actors.runtime.queries.standby_reads import StandbyReader
 from actors.runtime.spec import ActorSpec, InputSpec
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.task import Task

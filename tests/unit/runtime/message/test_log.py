@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from actors import App, Context
-from actors._faust.startup.json_logs import JsonFormatter
+from actors.cli.run.json_logs import JsonFormatter
 from actors.testing import ActorTestDriver
 
 

@@ -14,12 +14,13 @@ import pytest
 
 from actors import App, Context, Tumbling, aggregates
 from actors._core.task.pauses import Release, release_key
+from actors._kafka.admin.owners import KafkaOwners
 from actors.errors import HandlerFailedError
 from actors.runtime.observe.feeds import CLOCK_BEHIND_MS, HeldTimes
 from actors.runtime.observe.status import FeedStatus, InputStatus, TaskStatus, WorkerStatus
 from actors.runtime.pauses import LOOK_S, follow_pauses
 from actors.testing import ActorTestDriver
-from actors.testing.fakes.ports import FakeLogs, FakeOwners
+from actors.testing.fakes.ports import FakeLogs
 from tests.unit.runtime.observe.test_meters import seen
 
 NOON_MS = 1_700_049_600_000
@@ -132,7 +133,7 @@ def follow(driver: ActorTestDriver, *releases: Release) -> None:
     for one in releases:
         key = release_key(one.actor, one.topic, one.partition)
         driver._produce(topic, key, msgspec.json.encode(one), (), 0, None)
-    owners = FakeOwners(topic, FakeLogs(driver._cluster, driver._network))
+    owners = KafkaOwners(topic, FakeLogs(driver._cluster, driver._network))
     worker = driver._worker
     assert worker is not None
 

@@ -53,9 +53,8 @@ def seen(driver: ActorTestDriver) -> WorkerStatus:
     """Return the status of the driver's worker."""
     worker = driver._worker
     assert worker is not None
-    late = worker._source
     tasks = sorted(worker.tasks, key=lambda task: (task.spec.name, task.partition))
-    fields = measured(worker.meters, tasks, late)
+    fields = measured(worker.meters, tasks)
     return WorkerStatus(app="shop", worker="w", address="", at_ms=1, partitions=worker.partitions, **fields)
 
 

@@ -16,14 +16,8 @@ from actors.web.dashboard.history import STEP_S, STEPS, History
 BEGIN_MS = 1_000_000_000
 
 
-class Ends:
-    """Knows no more of inputs than the meters do."""
-
-    def end_offset(self, _: TopicPartition) -> int | None:
-        return None
-
-    def position(self, _: TopicPartition) -> int | None:
-        return None
+KNOWS_NOTHING = SimpleNamespace(end_offset=lambda _: None, position=lambda _: None)
+"""What a source knows of inputs that it hasn't fetched of."""
 
 
 class Task:
@@ -35,6 +29,7 @@ class Task:
         self.sources = [TopicPartition("in", partition)]
         self.meters = TaskMeters()
         self.is_idle = False
+        self.context = SimpleNamespace(services=SimpleNamespace(sink=KNOWS_NOTHING))
 
     def at(self, records: int, lag: int, *, commits: int = 0, errors: int = 0) -> Any:
         self.meters.records = records
@@ -47,7 +42,7 @@ class Task:
 
 
 def sample(history: History, step: int, *tasks: Any) -> None:
-    history.sample(tasks, Ends(), BEGIN_MS + step * STEP_S * 1000)
+    history.sample(tasks, BEGIN_MS + step * STEP_S * 1000)
 
 
 def test_it_has_sums_of_an_actor_and_of_all() -> None:
@@ -122,6 +117,6 @@ async def test_samples_are_taken_when_steps_begin() -> None:
                 raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await history.follow(lambda: [task], Ends(), Clock())
+        await history.follow(lambda: [task], Clock())
     assert slept == [3.75, 5, 5]
     assert history.series("a", 0).lag[-3:] == [1, 1, 1]

@@ -1,6 +1,6 @@
 """The shared state of a resource beside its lock: a configuration node, the members of a group, a barrier.
 
-As in `actors._core.coordination.locks`, each function takes the state, a request and the time, and returns the new
+As in `actors.coordination.locks`, each function takes the state, a request and the time, and returns the new
 state. A claim names what one request led to: an ephemeral node, a membership, a party. "" as a claim is anybody's.
 """
 

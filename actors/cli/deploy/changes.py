@@ -17,7 +17,7 @@ from actors._faust.startup.programs import windows_of
 from actors._faust.startup.registry import StoreFacts, StoreRegistry
 from actors._faust.startup.topic_settings import POLICY, command, misshapen
 from actors._kafka.admin.control import ControlPlane, TopicInfo
-from actors._kafka.admin.owners import KafkaOwners, NoOwners, StoreRecord
+from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors._kafka.admin.topics import Topics
 from actors._kafka.consume.logs import KafkaLogs
 from actors.errors import ConfigurationError, LostChangelogError
@@ -67,6 +67,13 @@ class Change:
         return f"{sign} {self.kind} {self.name}: {self.text}{f'. {self.remedy}' if self.remedy else ''}"
 
 
+class _NoOwners(KafkaOwners):
+    """The registry of an app that never ran: its topic isn't there."""
+
+    async def _read_to_end(self) -> None:
+        """Read nothing."""
+
+
 def exit_code(changes: Sequence[Change]) -> int:
     """Return 0 if nothing is to be done, 2 if there are changes, 1 if a worker would refuse the program."""
     if any(change.action is Action.REFUSE for change in changes):
@@ -83,7 +90,7 @@ async def plan(setup: Setup, control: ControlPlane, free: int = GIVEN_PARTITIONS
     topics, needs = Topics(setup.connection, control), topic_needs(setup)
     found = await topics.existing(need.name for need in needs)
     logs, is_known = KafkaLogs(setup.connection, control), setup.owners_topic in found
-    owners = (KafkaOwners if is_known else NoOwners)(setup.owners_topic, logs)
+    owners = (KafkaOwners if is_known else _NoOwners)(setup.owners_topic, logs)
     known = await owners.stores()
     changes: list[Change] = []
     configs = await topics.configs(found)
