@@ -31,6 +31,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from actors import App, Context, Hopping, Session, Tumbling, aggregates
 from actors._core.partitioner import partition_for
 from actors._core.windows.kinds import Windows
+from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors._kafka.produce.batches import Packer, by_partition, changelog_records, output_records
 from actors.ports import CommitBatch, CommitReceipt, Identity, TopicPartition
 from actors.runtime.committer import Committer
@@ -38,7 +39,7 @@ from actors.runtime.spec import TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
-from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeOwners, FakeWriter, encode_owner
+from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeWriter
 from actors.testing.machine import Machine, last_full_hour
 from benchmarks.peers.scenarios import SCENARIOS, Scenario
 from stores.rocks import RocksStore
@@ -296,7 +297,7 @@ class _Machine(Machine):
             services=TaskServices(
                 group=FakeGroupView(self._cluster, self._network),
                 logs=logs,
-                owners=FakeOwners(owners_topic, logs),
+                owners=KafkaOwners(owners_topic, logs),
                 restorer=Restorer(logs, self._clock, clock_skew_margin_ms=0),
                 stores=StoreCache(self._open_store, lambda store, partition: None),
                 sink=late,
