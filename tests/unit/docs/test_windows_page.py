@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from actors import App, Context, Every, Session, Tumbling, Window, aggregates
+from actors import App, Context, Session, Tumbling, Window, aggregates
 from actors.testing import ActorTestDriver
 from tests.documents import block
 
@@ -68,15 +68,8 @@ def test_an_aggregate_of_ones_own_merges() -> None:
 
 
 def test_changes_are_handed_out_once_per_interval_of_stream_time() -> None:
-    app = App("live-shops", broker="kafka://127.0.0.1:1")
-    sales, totals = (app.topic(name, key_type=str, value_type=int) for name in ("sales", "totals"))
-    given = {"app": app, "totals": totals, "Every": Every, **WORDS}
-    minutes = block("docs/reference/windows.md", "Changes once per interval").run(given)["minutes"]
-
-    @app.actor(sales, stores=[minutes])
-    async def count_sale(ctx: Context, cents: int) -> None:
-        minutes.add(ctx.key, cents)
-
+    names = block("docs/reference/windows.md", "Changes once per interval").run({})
+    app, sales, totals, count_sale = (names[name] for name in ("app", "sales", "totals", "count_sale"))
     with ActorTestDriver(app, partitions=1) as driver:
         for cents, at_s in ((100, 5), (20, 9), (3, 12), (1, 50)):
             driver.send(sales, key="berlin", value=cents, timestamp_ms=NOON_MS + at_s * 1000)
