@@ -30,7 +30,7 @@ from spark_replay.sources.folders import open_target
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder
-from stores._core.record import INPUT_PLACE, METADATA_BYTES, Position
+from stores._core.record import BEFORE_INPUT, INPUT_PLACE, METADATA_BYTES, SOURCE_PLACE, Position
 from stores._core.replay import NO_METADATA, advance
 from stores._core.snapshot import (
     SNAPSHOT_MANIFEST,
@@ -155,7 +155,8 @@ def marked_writes(rows: DataFrame) -> DataFrame:
     Returns:
         One row for each key and input that wrote it: `partition` int, `key` binary; `value` binary: with metadata in
         front, null if the key was deleted, and in all rows but that of the input that wrote last; `place` binary: the
-        bytes at `INPUT_PLACE` of write metadata of version 2, null for other records; `mark` binary: the front of the
+        bytes at `INPUT_PLACE` of write metadata of version 2, null for other records, and `-` in front for what was
+        written before the first input, whose bytes order behind all others; `mark` binary: the front of the
         highest write metadata of these records, up to the input offset; `records`, `without_metadata` bigint.
     """
     by_input = (
@@ -194,13 +195,14 @@ def _stored(rows: DataFrame) -> DataFrame:
     """Return the records with a key as a store has them: with metadata in front of each value."""
     metadata = F.coalesce("metadata", F.lit(NO_METADATA))
     place = F.substring("metadata", INPUT_PLACE.start + 1, INPUT_PLACE.stop - INPUT_PLACE.start)
+    is_before_input = F.substring("metadata", SOURCE_PLACE.start + 1, 1) >= F.lit(bytes([BEFORE_INPUT]))
     return rows.where(F.col("key").isNotNull()).select(
         "partition",
         "offset",
         "key",
         F.when(F.col("value").isNotNull(), F.concat(metadata, "value")).alias("value"),
         F.substring("metadata", 1, _MARK_BYTES).alias("mark"),
-        F.when(has_input(F.col("metadata")), place).alias("place"),
+        F.when(is_before_input, F.concat(F.lit(b"-"), place)).when(has_input(F.col("metadata")), place).alias("place"),
     )
 
 

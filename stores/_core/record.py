@@ -35,6 +35,10 @@ INPUT_BITS = 16
 INPUT_PLACE = slice(15, 17)
 """Where version 2 has the input's place."""
 MAX_INPUTS = 64
+SOURCE_PLACE = slice(9, 17)
+"""Where the offset in the input is: -1 before the first input, which comes behind all others in the order of bytes."""
+BEFORE_INPUT = 0x80
+"""From which first byte on it is negative."""
 
 
 @dataclass(frozen=True, slots=True)

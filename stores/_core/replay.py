@@ -17,10 +17,10 @@ NO_METADATA = encode_metadata(0, 0)
 def advance(position: Position, newest: Iterable[bytes], next_offset: int) -> Position:
     """Move the position past records; `newest` has the highest write metadata of each input among them.
 
-    Write metadata of an input compares as bytes: version, epoch, input offset, big-endian and not negative. So records
-    may be looked at in chunks of any size. The newest owner's input offset counts, also where an older one had come
-    further: an operator may have set the offset back in between. Owners' epochs begin at 1: epoch 0 is no owner's, and
-    such metadata says nothing of the input.
+    Write metadata of an input compares as bytes: version, epoch, input offset, big-endian; what was written before the
+    first input is chosen apart. So records may be looked at in chunks of any size. The newest owner's input offset
+    counts, also where an older one had come further: an operator may have set the offset back in between. Owners'
+    epochs begin at 1: epoch 0 is no owner's, and such metadata says nothing of the input.
 
     Raises:
         ValueError: the write metadata is of a version this release doesn't know.

@@ -77,7 +77,7 @@ PLANTED = [
     (damages.take_the_fetched_position_for_the_end, NO_FAULTS, 1, "late", ""),
     (damages.take_the_last_stable_offset_for_the_end, NO_FAULTS, 1, "late", ""),
     (damages.ask_for_ends_first, ("slow_look", "lost_look", "slow_actor"), 77, "late", ""),
-    (damages.believe_pending_offsets, ("slow_markers", "foreign_transaction", "slow_look"), 12, "late", ""),
+    (damages.believe_pending_offsets, ("slow_markers", "foreign_transaction", "slow_look"), 7, "late", ""),
     (damages.count_no_markers, NO_FAULTS, 0, "first stage lacks", ""),
     (damages.count_what_is_fetched, GROWTH, 12, "late", ""),
     (damages.count_side_by_side_after_the_commit, NO_FAULTS, 3, "first stage lacks", ""),

@@ -158,9 +158,9 @@ class DueMessages:
                 self._taken.extend(punctuator.take())
         return was_due
 
-    def before_commit(self, *, has_input: bool) -> None:
-        """Call `before_commit` of all punctuators, unless there is no input yet whose offset a write could have."""
-        for punctuator in self.punctuators if has_input else ():
+    def before_commit(self) -> None:
+        """Call `before_commit` of all punctuators."""
+        for punctuator in self.punctuators:
             punctuator.before_commit()
         if self._time is not None:
             self._time.before_commit()

@@ -46,10 +46,12 @@ from actors.ports import Clock, LogRecord, Logs, Snapshot, Snapshots, TopicParti
 from actors.runtime.meters import RestoreMeter
 from actors.runtime.threads import finish_in_thread
 from stores._core.record import (
+    BEFORE_INPUT,
     INPUT_PLACE,
     METADATA_BYTES,
     METADATA_HEADER,
     METADATA_VERSION,
+    SOURCE_PLACE,
     Position,
     decode_metadata,
 )
@@ -482,7 +484,7 @@ def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes
     """Return the store's writes of records, in the log's order, and the highest write metadata of each input.
 
     Records of another program get empty write metadata; records without a key are no state. Write metadata compares as
-    bytes: version, epoch, input offset, big-endian and not negative.
+    bytes: version, epoch, input offset, big-endian. Those from before the first input have a place of their own.
     """
     writes: list[tuple[bytes, bytes | None]] = []
     newest: dict[bytes, bytes] = {}
@@ -494,10 +496,10 @@ def stored_writes(records: Iterable[LogRecord]) -> tuple[list[tuple[bytes, bytes
         metadata = headers[0][1] if len(headers) == 1 and headers[0][0] == METADATA_HEADER else _metadata(headers)
         if len(metadata) != METADATA_BYTES:
             metadata = NO_METADATA
-        elif metadata[0] == METADATA_VERSION:
+        elif metadata[0] == METADATA_VERSION and metadata[9] < BEFORE_INPUT:
             highest = max(highest, metadata)
         else:
-            place = metadata[INPUT_PLACE]
+            place = metadata[SOURCE_PLACE if metadata[9] >= BEFORE_INPUT else INPUT_PLACE]
             newest[place] = max(newest.get(place, b""), metadata)
         writes.append((key, None if value is None else metadata + value))
     return writes, [highest, *newest.values()]

@@ -488,7 +488,7 @@ class TaskProcessor:
             self.time.see_finished()
         # What goes with a commit comes from what is handled, not from a message that failed or waits for a retry.
         offset, scope.source_offset = scope.source_offset, self.reached - 1
-        self.due.before_commit(has_input=self.reached > 0)
+        self.due.before_commit()
         scope.source_offset = offset
         context.advance(Event.COMMIT)
         self._under_way_bytes = size = self._new_bytes

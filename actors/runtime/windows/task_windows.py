@@ -433,8 +433,8 @@ class TaskWindows:
         self._written_ms, self._written_latest_ms = reached_ms, self.latest_ms
 
     def committed(self) -> None:
-        """Remove what is past its retention from the disk; show stream time, before the first input the unwritten."""
-        self._meters.stream_ms = next((ms for ms in (self._written_ms, self._reached_ms()) if ms >= 0), None)
+        """Remove what is past its retention from the disk."""
+        self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
         for closing in self._closings.values():
             closing.removal.remove(closing.expired)
 

@@ -13,7 +13,6 @@ from actors._core.task.commit import parse_mark
 from actors.ports import Committed, TopicPartition
 from actors.testing.fakes.cluster import EPOCH_MS
 from actors.testing.fakes.log import Transaction, offset_of
-from stores._core.record import METADATA_HEADER, decode_metadata
 from tests.sim.feeds.machine import FeedWorld
 from tests.sim.feeds.oracle import Promise, Read, Result, end_ms, first_stage, second_stage, waits_in_vain
 from tests.sim.feeds.program import (
@@ -107,7 +106,6 @@ class Judge:
 
     def differences(self) -> Iterator[str]:
         """Say what isn't as the oracle has it."""
-        yield from self._groundless_writes()
         shape, reads = self.world.shape, self.reads()
         written_s = {tuple(source): self.world.cluster.log(source).written_s for source in self.sources}
         clock_s = None if shape.idle_ms is None else self._clock_s
@@ -137,14 +135,6 @@ class Judge:
         left_out = [one for one in second_late if isinstance(one, Found)]
         notes = [read for read in reads if read.topic == NOTES and read.id not in late]
         yield from self._second_differences(notes, Counter(tuple(entry(found)) for found in left_out))
-
-    def _groundless_writes(self) -> Iterator[str]:
-        """Name the changelogs with writes from before the first input: such metadata would hide that of all others."""
-        for log in self.world.cluster.logs():
-            headers = (dict(record.headers) for record in log.history if log.is_compacted)
-            metadata = (decode_metadata(raw) for raw in (one.get(METADATA_HEADER) for one in headers) if raw)
-            if any(one.source_offset < 0 for one in metadata):
-                yield f"{log.name} has writes from before the first input"
 
     def _wrongly_late(self, promise: Promise, read: Read, reads: list[Read], *, is_late: bool) -> Iterator[str]:
         """Say if a record is late without being allowed to, or has waited in vain and isn't."""

@@ -75,7 +75,7 @@ def test_a_replay_moves_the_offset_of_each_input() -> None:
 
 
 owned = st.builds(
-    encode_metadata, st.integers(0, 3), st.integers(0, 9), st.sampled_from((0, 5)), input=st.none() | st.integers(0, 3)
+    encode_metadata, st.integers(0, 3), st.integers(-1, 9), st.sampled_from((0, 5)), input=st.none() | st.integers(0, 3)
 )
 
 
@@ -92,3 +92,15 @@ def test_a_replay_depends_neither_on_the_order_of_inputs_nor_on_chunks(metadata,
         in_chunks = advance(in_chunks, newest, min(first + size, len(records)))
     if records:
         assert in_chunks == at_once
+
+
+@pytest.mark.parametrize("place", [None, 0, 2])
+def test_what_was_written_before_the_first_input_hides_no_later_write(place: int | None) -> None:
+    offsets = [encode_metadata(1, offset, input=place) for offset in (-1, 5, 3)]
+    records = [Record(n, b"k", b"v", ((METADATA_HEADER, raw),)) for n, raw in enumerate(offsets)]
+    _, newest = stored_writes(records)
+    assert advance(NOTHING, newest, 3).offset_of(place or 0) == 6
+    _, newest = stored_writes(records[:1])
+    position = advance(NOTHING, newest, 1)
+    assert (position.epoch, position.offset_of(place or 0)) == (1, 0)
+    assert position.covers(WriteMetadata(1, -1, input=place or 0))
