@@ -177,6 +177,9 @@ class Postgres(Target):
             statement = sql.SQL(_DDL).format(self._offsets)
             try:
                 await connection.execute(statement)
+            except psycopg.errors.UniqueViolation:
+                # Another worker has made it at the same time.
+                pass
             except psycopg.errors.InsufficientPrivilege:
                 raise ConfigurationError(
                     f"sink {self._sink}: the table of offsets is missing, and this user may not make it. Run: "

@@ -76,7 +76,7 @@ PLANTED = [
     (damages.take_the_largest_time_upstream, NO_FAULTS, 0, "late", ""),
     (damages.take_the_fetched_position_for_the_end, NO_FAULTS, 1, "late", ""),
     (damages.take_the_last_stable_offset_for_the_end, NO_FAULTS, 1, "late", ""),
-    (damages.ask_for_ends_first, ("slow_look", "lost_look", "slow_actor"), 77, "late", ""),
+    (damages.ask_for_ends_first, ("slow_look", "lost_look", "slow_actor"), 46, "late", ""),
     (damages.believe_pending_offsets, ("slow_markers", "foreign_transaction", "slow_look"), 7, "late", ""),
     (damages.count_no_markers, NO_FAULTS, 0, "first stage lacks", ""),
     (damages.count_what_is_fetched, GROWTH, 12, "late", ""),

@@ -271,7 +271,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         # Stream time bounds the span, once it is known.
         first_ms = self.first_ms(overlay.items) if state.windows.stream_ms < 0 else 0
         found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows, first_ms=first_ms)
-        return ((window, self.result(raw)) for window, raw in (reversed(found) if reverse else found))
+        return iter([(window, self.result(raw)) for window, raw in (reversed(found) if reverse else found)])
 
     def windows_between(
         self, get: Get, raw_key: bytes, from_ms: int, to_ms: int, time: ReadTime, *, first_ms: int = 0

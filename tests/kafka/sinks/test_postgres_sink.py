@@ -204,7 +204,7 @@ async def test_a_topic_that_was_created_again_is_reported_and_read_when_its_offs
     assert count_lines(world.address) == 100
     for sink in ("lines", "latest"):
         statement = f"DELETE FROM faust_sink_offsets WHERE sink = '{sink}' AND topic = '{world.topic}'"
-        assert statement in worker.log()
+        await eventually(lambda statement=statement: statement in worker.log(), what=worker.log)
         postgresql.run_sql(world.address, statement)
     await world.all_written(400)
     assert count_lines(world.address) == 400

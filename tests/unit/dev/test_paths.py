@@ -6,7 +6,7 @@ import pytest
 
 from dev import paths
 
-MOST_FILES, MOST_LINES = 12, 511
+MOST_FILES, MOST_LINES = 12, 525
 
 
 @pytest.mark.parametrize("name", paths.WAYS)

@@ -242,7 +242,7 @@ async def test_a_client_of_the_state_sends_a_query_by_its_reference(monkeypatch)
 
     async def answer(self: StateClient, method: str, path: str, **options: Any) -> Any:
         requests.append((method, path, options["body"]))
-        return SimpleNamespace(content={"value": answers.pop(0)})
+        return True, {"value": answers.pop(0)}
 
     monkeypatch.setattr(StateClient, "_ask", answer)
     client = StateClient("http://127.0.0.1:1")
