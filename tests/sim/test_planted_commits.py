@@ -71,7 +71,7 @@ PLANTED = (
     Planted(overtake, "", first_seed=7),
     Planted(store_where_the_task_is, "disk ahead"),
     Planted(store_where_the_task_is, "disk ahead", features=("parallel",)),
-    Planted(refresh_during_a_commit, "", first_seed=53),
+    Planted(refresh_during_a_commit, "", first_seed=3000),
     Planted(count_what_came_after, "effects", features=("effects",)),
 )
 
