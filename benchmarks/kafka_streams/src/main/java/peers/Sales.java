@@ -61,7 +61,9 @@ final class Sales implements Processor<String, Nexmark.Sale, String, Nexmark.Sal
         for (KeyValue<String, String> end : expired) {
             ends.delete(end.key);
             Nexmark.Sale sale = best.delete(end.value);
-            context.forward(new Record<>(end.value, sale, sale.auction().expiresMs()));
+            if (sale != null) {
+                context.forward(new Record<>(end.value, sale, sale.auction().expiresMs()));
+            }
         }
     }
 }
