@@ -13,16 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from spark_replay.jars import JARS_VARIABLE
-
 START_S = 120.0
-
-
-def has_s3a_jars() -> bool:
-    """Return whether this machine has the jars with which Spark reads and writes S3."""
-    folder = os.environ.get(JARS_VARIABLE)
-    folders = [Path(folder)] if folder else Path("~/.cache/faust-actors").expanduser().glob("hadoop-aws-*")
-    return any(list(folder.glob("hadoop-aws-*.jar")) for folder in folders)
 
 
 class S3Server:

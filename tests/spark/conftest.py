@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.s3 import has_s3a_jars
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -27,9 +25,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _needs_s3a(item: pytest.Item) -> bool:
-    # its jars have 560 MB: they are fetched for the nightly tests, and others run where they are
-    is_wanted = item.get_closest_marker("nightly") is not None or has_s3a_jars()
-    return "object_storage" in item.path.stem and is_wanted
+    # its jars have 560 MB: they are fetched for the nightly tests
+    return "object_storage" in item.path.stem and item.get_closest_marker("nightly") is not None
 
 
 @pytest.fixture(scope="session")

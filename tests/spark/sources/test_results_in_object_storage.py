@@ -38,7 +38,6 @@ from stores._core.snapshot import SNAPSHOT_MANIFEST, decode_snapshot
 from stores.errors import SnapshotError
 from stores.memory import MemoryStore
 from tests.kafka.helpers import ROOT
-from tests.s3 import has_s3a_jars
 from tests.spark.cli.test_cli import QUICK
 from tests.spark.cli.test_killed_driver import PROGRAM
 from tests.spark.comparison.test_live import Server
@@ -103,7 +102,7 @@ def newer(raw: bytes) -> bytes:
     return json.dumps(json.loads(raw) | {"version": 2, "format": 2}).encode()
 
 
-@pytest.mark.skipif(not has_s3a_jars(), reason="Hadoop's client for S3 is a download of 560 MB")
+@pytest.mark.nightly
 def test_a_rebuild_and_its_tail_in_a_bucket(
     spark: SparkSession,
     storage: Storage,
