@@ -54,7 +54,10 @@ class Operator:
         features, audit = self._world.features, self._world.audit
         if not features.isdisjoint(("operator", "expired")) and any(map(audit.is_foreign, self._world.sources)):
             return True
-        return not features.isdisjoint(("versions", "replaced")) and not self._world.deployment.is_mended
+        deployment = self._world.deployment
+        if "replaced" in features and not deployment.lost_changelog.restores:
+            return True
+        return "versions" in features and not deployment.is_mended
 
     def faults(self) -> Iterator[Callable[[], float | None]]:
         features = self._world.features
