@@ -7,18 +7,16 @@
     blind       `compare_and_set` compares with nothing
 """
 
-import asyncio
 import os
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 
 from actors import App, Context
-from actors._kafka.produce.writer import TransactionWriter
 from actors.runtime.message.store import Store
 from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.task.context import TaskContext
+from tests.kafka.apps.slow_commits import slow_commits
 
 
 class Read(msgspec.Struct, tag="read"):
@@ -72,18 +70,6 @@ def make(name: str, brokers: str) -> SimpleNamespace:
     return SimpleNamespace(app=app, register=register)
 
 
-def _slow_commits(seconds: float) -> None:
-    write = TransactionWriter.write
-
-    async def write_slowly(self: TransactionWriter, identity: Any, batches: Any) -> Any:
-        receipts = await write(self, identity, batches)
-        if any(batch.changelogs for batch in batches):
-            await asyncio.sleep(seconds)
-        return receipts
-
-    TransactionWriter.write = write_slowly
-
-
 def _plant(damage: str) -> None:
     match damage:
         case "no-lease":
@@ -96,6 +82,6 @@ def _plant(damage: str) -> None:
 
 
 if "APP_NAME" in os.environ:
-    _slow_commits(float(os.environ.get("SLOW_COMMIT_S", "0")))
+    slow_commits(float(os.environ.get("SLOW_COMMIT_S", "0")))
     _plant(os.environ.get("PLANT", ""))
     app = make(os.environ["APP_NAME"], os.environ["KAFKA_URL"]).app

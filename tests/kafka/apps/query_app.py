@@ -7,7 +7,6 @@ one of the rules that make answers right:
     no-wait     a question doesn't wait for the commit that is under way
 """
 
-import asyncio
 import os
 from datetime import timedelta
 from typing import Any
@@ -15,9 +14,9 @@ from typing import Any
 import msgspec
 
 from actors import Actor, App, Context, Rejected, query, receive
-from actors._kafka.produce.writer import TransactionWriter
 from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.task.context import TaskContext
+from tests.kafka.apps.slow_commits import slow_commits
 
 NAME = os.environ["APP_NAME"]
 options: dict[str, Any] = {}
@@ -119,18 +118,6 @@ class Account(Actor[Balance]):
         return self.state.amount
 
 
-def _slow_commits(seconds: float) -> None:
-    write = TransactionWriter.write
-
-    async def write_slowly(self: TransactionWriter, identity: Any, batches: Any) -> Any:
-        receipts = await write(self, identity, batches)
-        if any(batch.changelogs for batch in batches):
-            await asyncio.sleep(seconds)
-        return receipts
-
-    TransactionWriter.write = write_slowly
-
-
 def _plant(damage: str) -> None:
     if damage == "no-lease":
         ReadLease.holds = lambda *_: True
@@ -139,5 +126,5 @@ def _plant(damage: str) -> None:
 
 
 if "SLOW_COMMIT" in os.environ:
-    _slow_commits(float(os.environ["SLOW_COMMIT"]))
+    slow_commits(float(os.environ["SLOW_COMMIT"]))
 _plant(os.environ.get("PLANT", ""))
