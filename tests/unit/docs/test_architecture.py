@@ -9,7 +9,7 @@ import pytest
 
 from tests.documents import ROOT
 
-PAGES = ("docs/explanation/architecture.md", "CONTRIBUTING.md")
+PAGES = ("docs/explanation/architecture.md", "docs/design/0014-rules-in-the-code.md", "CONTRIBUTING.md")
 NAME = re.compile(r"`((?:actors|stores|spark_replay|tests)(?:\.\w+)+)`")
 FILE = re.compile(r"`((?:actors|stores|spark_replay|tests|dev)/[\w/.]+)`")
 
