@@ -32,7 +32,6 @@ SHARE = 0.5
 PUT_TOGETHER = {
     "[tool.faust-actors]: there is no setting",
     "environment: there is no setting",
-    "isn't allowed Write on topic",
     "was given more partitions than",
     "this worker has partitions of",
     "commit of APP:worker:w",
