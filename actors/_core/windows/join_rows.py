@@ -105,7 +105,10 @@ def decode_chunk(raw: bytes) -> list[Kept]:
     Raises:
         ValueError: it is something else.
     """
-    return _decoded(_decode_records, raw[LIST_AT:], "records of a join")
+    try:
+        return _decode_records(raw[LIST_AT:])
+    except MALFORMED as error:
+        raise ValueError(f"not records of a join, {error}: {raw[:50]!r}") from error
 
 
 def encode_early(early: Early) -> bytes:

@@ -124,9 +124,8 @@ class JoinStore:
 
         Returns None if the message is late: then nothing is kept.
         """
-        _, overlay, state = self.rows._reach(ctx)
-        record, raw_key, time, other = ctx._record, ctx._raw_key, state.windows, 1 - side
-        at_ms = record.timestamp
+        state, record, raw_key, other = ctx._working("join"), ctx._record, ctx._raw_key, 1 - side
+        overlay, time, at_ms = state.overlays[self.rows], state.windows, record.timestamp
         if at_ms < time.latest_ms and self.is_closed(side, at_ms, time):
             return None
         to_ms = min(at_ms + self.spans_ms[side], time.latest_ms)
@@ -165,19 +164,22 @@ class JoinStore:
         self, overlay: Overlay, state: TaskState, side: int, at_ms: int, raw_key: bytes, value: bytes
     ) -> tuple[int, int]:
         """Put a record behind those of its key and segment; return its chunk and its place there."""
-        segment, number = at_ms // self._segment_ms, 0
+        segment, record = at_ms // self._segment_ms, Kept(at_ms, value)
         row = first_row = chunk_key(segment, side, 0, raw_key)
         raw = first = overlay.get(row)
-        if first is not None:
-            number = number_of(first)
-            if number:
-                row = chunk_key(segment, side, number, raw_key)
-                raw = overlay.get(row)
-            if raw is not None and len(raw) + len(value) > CHUNK_BYTES:
-                number += 1
-                self.rows._write(overlay, state, first_row, with_last_chunk(first, number), None)
-                row, raw = chunk_key(segment, side, number, raw_key), None
-        self.rows._write(overlay, state, row, with_record(raw, Kept(at_ms, value)), None)
+        if first is None:
+            # Hot: most keys have one record there.
+            self.rows._write(overlay, state, row, with_record(None, record), None)
+            return 0, 0
+        number = number_of(first)
+        if number:
+            row = chunk_key(segment, side, number, raw_key)
+            raw = overlay.get(row)
+        if raw is not None and len(raw) + len(value) > CHUNK_BYTES:
+            number += 1
+            self.rows._write(overlay, state, first_row, with_last_chunk(first, number), None)
+            row, raw = chunk_key(segment, side, number, raw_key), None
+        self.rows._write(overlay, state, row, with_record(raw, record), None)
         return number, 0 if raw is None else count_of(raw)
 
     def _unmatched(self, side: int, at_ms: int, chunk: int, place: int, raw_key: bytes) -> bytes:
