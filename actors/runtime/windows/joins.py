@@ -27,6 +27,7 @@ from actors._core.windows.join_rows import (
     Unmatched,
     chunk_key,
     chunk_parts,
+    chunk_prefix,
     decode_chunk,
     decode_early,
     decode_ones,
@@ -128,8 +129,9 @@ class JoinStore:
         overlay, time, at_ms = state.overlays[self.rows], state.windows, record.timestamp
         if at_ms < time.latest_ms and self.is_closed(side, at_ms, time):
             return None
-        to_ms = min(at_ms + self.spans_ms[side], time.latest_ms)
-        found = self._between(overlay, raw_key, other, at_ms - self.spans_ms[other], to_ms)
+        to_ms, latest_ms = at_ms + self.spans_ms[side], time.latest_ms
+        from_ms, to_ms = at_ms - self.spans_ms[other], to_ms if to_ms < latest_ms else latest_ms
+        found = self._between(overlay, raw_key, other, from_ms if from_ms > 0 else 0, to_ms)
         if self.reports[other]:
             for one in found:
                 # A close that is due comes, however long it waits: what is final doesn't depend on commits.
@@ -144,8 +146,8 @@ class JoinStore:
 
     def _between(self, overlay: Overlay, raw_key: bytes, side: int, from_ms: int, to_ms: int) -> list[Match]:
         found: list[Match] = []
-        for segment in range(max(0, from_ms) // self._segment_ms, to_ms // self._segment_ms + 1):
-            number, last, raw = 0, 0, overlay.get(chunk_key(segment, side, 0, raw_key))
+        for segment in range(from_ms // self._segment_ms, to_ms // self._segment_ms + 1):
+            number, last, raw = 0, 0, overlay.get(chunk_prefix(segment, side, 0) + raw_key)
             # Hot: most keys have no record there, most others one chunk.
             while raw is not None:
                 last = number_of(raw) if number == 0 else last
@@ -165,7 +167,7 @@ class JoinStore:
     ) -> tuple[int, int]:
         """Put a record behind those of its key and segment; return its chunk and its place there."""
         segment, record = at_ms // self._segment_ms, Kept(at_ms, value)
-        row = first_row = chunk_key(segment, side, 0, raw_key)
+        row = first_row = chunk_prefix(segment, side, 0) + raw_key
         raw = first = overlay.get(row)
         if first is None:
             # Hot: most keys have one record there.
