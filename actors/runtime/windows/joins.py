@@ -130,8 +130,8 @@ class JoinStore:
         if at_ms < time.latest_ms and self.is_closed(side, at_ms, time):
             return None
         to_ms, latest_ms = at_ms + self.spans_ms[side], time.latest_ms
-        from_ms, to_ms = at_ms - self.spans_ms[other], to_ms if to_ms < latest_ms else latest_ms
-        found = self._between(overlay, raw_key, other, from_ms if from_ms > 0 else 0, to_ms)
+        to_ms = to_ms if to_ms < latest_ms else latest_ms
+        found = self._between(overlay, raw_key, other, at_ms - self.spans_ms[other], to_ms)
         if self.reports[other]:
             for one in found:
                 # A close that is due comes, however long it waits: what is final doesn't depend on commits.
@@ -146,7 +146,7 @@ class JoinStore:
 
     def _between(self, overlay: Overlay, raw_key: bytes, side: int, from_ms: int, to_ms: int) -> list[Match]:
         found: list[Match] = []
-        for segment in range(from_ms // self._segment_ms, to_ms // self._segment_ms + 1):
+        for segment in range((from_ms if from_ms > 0 else 0) // self._segment_ms, to_ms // self._segment_ms + 1):
             number, last, raw = 0, 0, overlay.get(chunk_prefix(segment, side, 0) + raw_key)
             # Hot: most keys have no record there, most others one chunk.
             while raw is not None:
