@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from actors.errors import RecordError, UnresolvedSchemaError
 from actors.ports import InputRecord, Output, TopicPartition
@@ -32,6 +32,7 @@ class InOrder(Executor):
         self._pause_s = 0.0
         inputs, timers, time = processor.inputs, self._handling.timers, processor.time
         # By input, what a record moves on; None where nothing comes due by records.
+        saw: Sequence[Callable[[int], bool] | None]
         saw = time.saw if time else [None if timers is None else timers.saw] * len(inputs)
         specs = [one.spec for one in inputs]
         self._ways = [
@@ -59,7 +60,7 @@ class InOrder(Executor):
         processor = self._processor
         processor.begin()
         try:
-            if any(saw is not None and saw(-1) for *_, saw in self._ways):
+            if any(saw is not None and saw(-1) for _, _, _, saw in self._ways):
                 # A former owner committed the record that made a timer due.
                 await self._handle_timers(processor.at)
             await self._handle(runs)
