@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 
 UNKNOWN_MS = -1
 """The time of a feed that hasn't committed any: it holds all others."""
+_NO_FEED_MS = 1 << 63
+"""Later than the time of any feed."""
 MOST_LOOKS = 2
 """How many looks of a reader wait to be believed: the oldest, so that time moves while the reader catches up, and the
 newest."""
@@ -241,13 +243,12 @@ class FeedTimes:
         return (None, UNKNOWN_MS) if order[0] == UNKNOWN_MS else (feed, order[0])
 
     def advance(self) -> bool:
-        """Move stream time up to the least time of the feeds; return whether it moved."""
+        """Move stream time up to the least time of the feeds; return whether it moved. Hot where feeds take turns."""
         holder: tuple[str, int] | int | None
-        least_ms, holder = (UNKNOWN_MS, None) if self.upstream is None else self.upstream.least
-        is_first = self.upstream is None
+        least_ms, holder = (_NO_FEED_MS, None) if self.upstream is None else self.upstream.least
         for index, source in self.sources.items():
-            if is_first or source.time_ms < least_ms:
-                least_ms, holder, is_first = source.time_ms, index, False
+            if source.time_ms < least_ms:
+                least_ms, holder = source.time_ms, index
         if self.released:
             least_ms, holder = self._least_of_others()
         self.least_ms, self.holder = least_ms, holder

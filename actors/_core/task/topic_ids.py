@@ -26,30 +26,29 @@ class TopicIds:
 
     `since` is the first epoch whose writes have offsets of this input: state of earlier epochs says nothing about it.
     `is_recreated` says that the app has handled another input topic of this name before, here or on another cluster.
+    `message_tag` is the part of a message id that tells it from a former topic's; "" without a former topic.
     """
 
     input_id: str = ""
     since: int = 0
     _changelogs: Mapping[str, str] = field(default_factory=dict)
     is_recreated: bool = False
+    message_tag: str = field(init=False, compare=False, repr=False)
     _text: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         stores = sorted(self._changelogs.items())
         since = f"{self.since}{_RECREATED if self.is_recreated else ''}"
         parts = [show_id(self.input_id), since, *(store + show_id(topic_id) for store, topic_id in stores)]
-        # Each commit of an owner carries it.
+        # Each commit of an owner carries the text, and each message has the tag.
         object.__setattr__(self, "_text", ",".join(parts))
+        tag = show_id(self.input_id)[-_TAG_CHARACTERS:] if self.is_recreated else ""
+        object.__setattr__(self, "message_tag", tag)
 
     @classmethod
     def of(cls, input_id: str, changelogs: Mapping[str, str], since: int = 0) -> TopicIds:
         """Make it from the input's id and those of the changelogs, by store."""
         return cls(input_id, since).with_changelogs(changelogs)
-
-    @property
-    def message_tag(self) -> str:
-        """The part of a message id that tells it from a former topic's; "" without a former topic."""
-        return show_id(self.input_id)[-_TAG_CHARACTERS:] if self.is_recreated else ""
 
     def changelog_id(self, *names: str) -> str:
         """Return the id of a store's changelog. The store may have several names; "" if none of them is known."""

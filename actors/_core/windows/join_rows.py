@@ -17,6 +17,7 @@ big-endian. The key is last, so that it needs no length.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -105,7 +106,10 @@ def decode_chunk(raw: bytes) -> list[Kept]:
     Raises:
         ValueError: it is something else.
     """
-    return _decoded(_decode_records, raw[LIST_AT:], "records of a join")
+    try:
+        return _decode_records(raw[LIST_AT:])
+    except MALFORMED as error:
+        raise ValueError(f"not records of a join, {error}: {raw[:50]!r}") from error
 
 
 def encode_early(early: Early) -> bytes:
@@ -135,9 +139,15 @@ def _decoded(decode: Callable[[bytes], T], raw: bytes, what: str) -> T:
         raise ValueError(f"not {what}, {error}: {raw[:50]!r}") from error
 
 
+@functools.lru_cache(maxsize=256)
+def chunk_prefix(segment: int, side: int, chunk: int) -> bytes:
+    """Return the row of a chunk without its key: kept, as records that are handled together lie in few segments."""
+    return _pack_chunk(CHUNK, segment, side, chunk)
+
+
 def chunk_key(segment: int, side: int, chunk: int, raw_key: bytes) -> bytes:
     """Return the row of a chunk."""
-    return _pack_chunk(CHUNK, segment, side, chunk) + raw_key
+    return chunk_prefix(segment, side, chunk) + raw_key
 
 
 def segment_row(segment: int) -> bytes:

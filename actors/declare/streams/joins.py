@@ -307,25 +307,26 @@ class _Join:
 
     def handler(self, side: int) -> Callable[[Context, Any], Awaitable[None]]:
         """Return the handler of one of the inputs."""
+        store = self.store
 
         async def handle(ctx: Context, value: Any) -> None:
             if value is None:
                 return
             if ctx.key is None:
                 # Nothing has its key.
-                if self.store.reports[side]:
+                if store.reports[side]:
                     await self._call(ctx, side, value, None)
                 return
-            found = self.store.matches(ctx, side)
-            if found is None:
-                ctx._working("join").windows.was_late(self.store, ctx, is_warned=self._late == "warn")
+            found = store.matches(ctx, side)
+            if found:
+                record, decode = ctx._record, self._decode[1 - side]
+                for one in found:
+                    ctx._record = record if one.at_ms <= record.timestamp else _at(record, one.at_ms)
+                    await self._call(ctx, side, value, decode(one.value))
+                ctx._record = record
+            elif found is None:
+                ctx._working("join").windows.was_late(store, ctx, is_warned=self._late == "warn")
                 divert(ctx, value, self._late, "the windows")
-                return
-            record, decode = ctx._record, self._decode[1 - side]
-            for one in found:
-                ctx._record = record if one.at_ms <= record.timestamp else _at(record, one.at_ms)
-                await self._call(ctx, side, value, decode(one.value))
-            ctx._record = record
 
         return handle
 

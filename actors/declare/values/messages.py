@@ -7,6 +7,7 @@ anything else                 the header `fa-type` of each record names the type
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
@@ -46,9 +47,10 @@ class MessageCodec:
         """Return the message of a record."""
         return self.decode(raw) if self.by_headers is None else self.by_headers(headers, raw)
 
-    def of_content(self, raw: bytes) -> Any:
-        """Return the message of bytes that a store keeps of a record; see `around`."""
-        return self.of_record((), raw)
+    @property
+    def of_content(self) -> Callable[[bytes], Any]:
+        """The decoder of bytes that a store keeps of a record; see `around`."""
+        return self.decode if self.by_headers is None else functools.partial(self.by_headers, ())
 
     def with_headers(self, message: Any) -> tuple[bytes, list[tuple[str, bytes]]]:
         """Return a message's bytes and the headers that it goes with.

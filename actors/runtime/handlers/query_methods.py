@@ -184,7 +184,7 @@ class QueryTarget:
         )
         if self.windows:
             times = [committed_time(state.overlays[store.rows].get) for store in self.windows]
-            state.time_windows = _CommittedWindows(
+            state.windows = _CommittedWindows(
                 max(time.stream_ms for time in times), max(time.latest_ms for time in times)
             )
         ctx = Context(state, InternalRecord(-1, self.now_ms, self.raw_key, None, id="query"), self.key, self.raw_key)

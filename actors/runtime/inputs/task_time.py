@@ -42,7 +42,7 @@ class TaskTime:
         timestamps: Timestamps,
         followers: Sequence[TimeFollower],
         monotonic: Callable[[], float],
-        is_due: Callable[[], bool],
+        is_due: Callable[[], bool] | None,
         order: TimeOrder | None = None,
     ) -> None:
         self._order = order
@@ -106,12 +106,13 @@ class TaskTime:
 
     def _saw(self, index: int, source: SourceTime, at_ms: int) -> bool:
         """Note the time of a record; return whether a timer by stream time may be due. Hot."""
-        if at_ms > source.time_ms and not self._timestamps.is_ahead(at_ms):
-            source.time_ms = at_ms
+        timestamps = self._timestamps
+        if at_ms > source.time_ms and (at_ms <= timestamps.believed_ms or not timestamps.is_ahead(at_ms)):
+            source.time_ms, holder = at_ms, self._times.holder
             # Without followers only commits go by stream time.
-            if self._followers and (self._times.holder == index or self._times.holder is None):
+            if (holder == index or holder is None) and self._followers:
                 self._move()
-        return self._is_due()
+        return self._is_due is not None and self._is_due()
 
     def finished(self, index: int, offset: int, at_ms: int) -> None:
         """Note a record that was handled, perhaps before others in front of it."""

@@ -17,6 +17,8 @@ from actors.runtime.message.store_errors import Handle
 from actors.runtime.message.tools import Tools
 from stores._core.overlay import MessageScope, Overlay
 
+_NONE: Any = None
+
 
 class ReadTime(Protocol):
     """The time that a read of windows needs. A `store` is a `WindowStore`."""
@@ -81,7 +83,7 @@ class TaskState:
 
     `output_bytes` is about what the outputs take in a batch; it may be too high, never too low. `on_wait` is set
     where each message has a state of its own: called with 1 when the message waits for another actor, -1 when it
-    goes on. `time_windows` is set where the actor has window stores. `newer` is set when a handler met data of a
+    goes on. `windows` is set where the actor has window stores. `newer` is set when a handler met data of a
     newer program, whatever it then made of the error. `message_tag` is in the ids of the input's messages: see
     `actors._core.task.topic_ids`.
     """
@@ -103,15 +105,9 @@ class TaskState:
     newer: RecordError | None = None
     message_tag: str = ""
     home_offset: int = 0
-    time_windows: WindowTime | None = None
+    windows: WindowTime = _NONE
 
     @property
-    def windows(self) -> WindowTime:
-        """The windows of the task.
-
-        Raises:
-            AssertionError: the actor has none; what has none is refused before.
-        """
-        if self.time_windows is None:
-            raise AssertionError("an actor with a window store has windows")
-        return self.time_windows
+    def time_windows(self) -> WindowTime | None:
+        """The windows of the task; None if the actor has none."""
+        return self.windows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from actors.errors import RecordError, UnresolvedSchemaError
 from actors.ports import InputRecord, Output, TopicPartition
@@ -30,9 +30,14 @@ class InOrder(Executor):
     def __init__(self, processor: TaskProcessor) -> None:
         super().__init__(processor)
         self._pause_s = 0.0
-        timers, time = self._handling.timers, processor.time
-        # By input, what a record moves on; none where nothing comes due by records.
-        self._saw = time.saw if time else [] if timers is None else [timers.saw] * len(processor.inputs)
+        inputs, timers, time = processor.inputs, self._handling.timers, processor.time
+        # By input, what a record moves on; None where nothing comes due by records.
+        saw: Sequence[Callable[[int], bool] | None]
+        saw = time.saw if time else [None if timers is None else timers.saw] * len(inputs)
+        specs = [one.spec for one in inputs]
+        self._ways = [
+            (spec.handler, spec.decode_key, spec.decode_value, saw[index]) for index, spec in enumerate(specs)
+        ]
 
     async def advance(self) -> bool:
         """Handle the records that wait, or what is due; return whether there was any."""
@@ -55,7 +60,7 @@ class InOrder(Executor):
         processor = self._processor
         processor.begin()
         try:
-            if any(saw is not None and saw(-1) for saw in self._saw):
+            if any(saw is not None and saw(-1) for _, _, _, saw in self._ways):
                 # A former owner committed the record that made a timer due.
                 await self._handle_timers(processor.at)
             await self._handle(runs)
@@ -67,11 +72,10 @@ class InOrder(Executor):
         processor, messages, scope = self._processor, self._processor.messages, self._processor.scope
         undo, monotonic, inbox = scope.undo, processor.clock.monotonic, self._inbox
         is_watched, outputs, pause_s = self._is_watched, messages.outputs, self._next_pause_s()
-        is_special = self._is_special if is_watched else is_command
+        is_special, is_due = self._is_special if is_watched else is_command, False
         for one, records in runs:
             self._turn_to(one)  # once a record where inputs take turns
-            handler, decode_key, decode_value = one.spec.handler, one.spec.decode_key, one.spec.decode_value
-            saw = self._saw[one.index] if self._saw else None
+            handler, decode_key, decode_value, saw = self._ways[one.index]
             for record in records:
                 offset, raw_key, raw_value = record.offset, record.key, record.value
                 if offset < one.next_offset:
@@ -93,12 +97,10 @@ class InOrder(Executor):
                         undo.clear()
                 one.next_offset = offset + 1
                 processor.handled += 1
-                is_due = saw is not None and not (record.headers and is_command(record)) and saw(record.timestamp)
-                if monotonic() >= pause_s or (not processor.handled & _SIZE_MASK and processor.is_large()):
-                    await self._pause(record)
-                    outputs, pause_s = messages.outputs, self._next_pause_s()
-                if is_due:  # after the pause, in which a record that the broker may refuse is committed alone
-                    outputs, pause_s = await self._handle_timers(one), self._next_pause_s()
+                if saw is not None and not (record.headers and is_command(record)):
+                    is_due = saw(record.timestamp)
+                if is_due or monotonic() >= pause_s or (not processor.handled & _SIZE_MASK and processor.is_large()):
+                    outputs, pause_s, is_due = await self._pause(one, record, is_due), self._next_pause_s(), False
                 if inbox.stopping:
                     return
 
@@ -209,11 +211,15 @@ class InOrder(Executor):
             self._pause_s = min(processor.commit_at_s(now_s), now_s + YIELD_EVERY_S)
         return self._pause_s
 
-    async def _pause(self, record: InputRecord) -> None:
+    async def _pause(self, one: InputProgress, record: InputRecord, is_due: bool) -> list[Output]:
+        """Commit if it is time, let others run, then handle what is due; return the outputs, which may be renewed.
+
+        What is due comes last, as a record that the broker may refuse is committed alone.
+        """
         processor = self._processor
-        is_careful = processor.is_suspect(processor.at, record.offset)
-        await processor.commit_if_due(record, is_careful=is_careful)
+        await processor.commit_if_due(record, is_careful=processor.is_suspect(one, record.offset))
         await self._yield()
+        return await self._handle_timers(one) if is_due else processor.messages.outputs
 
     async def _yield(self) -> None:
         processor = self._processor

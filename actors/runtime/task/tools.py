@@ -136,12 +136,8 @@ def _make_time(context: TaskContext, parts: TaskParts, feeds: Feeds, timestamps:
         followers=followers,
         order=parts.order,
         monotonic=context.clock.monotonic,
-        is_due=_never if parts.timers is None else parts.timers.is_due,
+        is_due=None if parts.timers is None else parts.timers.is_due,
     )
-
-
-def _never() -> bool:
-    return False
 
 
 def own_outputs(spec: ActorSpec, resolve: Callable[[Any], OutputTopic]) -> Callable[[Any], OutputTopic]:
@@ -185,7 +181,7 @@ def _equip(context: TaskContext, parts: TaskParts, timestamps: Timestamps) -> No
             follows_clock=spec.feeds is not None and spec.feeds.behind_ms is not None,
         )
         parts.windows = windows
-        state.time_windows = windows
+        state.windows = windows
         parts.punctuators.append(windows)
     effects = None
     if spec.effects is not None:

@@ -27,6 +27,7 @@ from actors._core.windows.join_rows import (
     Unmatched,
     chunk_key,
     chunk_parts,
+    chunk_prefix,
     decode_chunk,
     decode_early,
     decode_ones,
@@ -124,12 +125,12 @@ class JoinStore:
 
         Returns None if the message is late: then nothing is kept.
         """
-        _, overlay, state = self.rows._reach(ctx)
-        record, raw_key, time, other = ctx._record, ctx._raw_key, state.windows, 1 - side
-        at_ms = record.timestamp
+        state, record, raw_key, other = ctx._working("join"), ctx._record, ctx._raw_key, 1 - side
+        overlay, time, at_ms = state.overlays[self.rows], state.windows, record.timestamp
         if at_ms < time.latest_ms and self.is_closed(side, at_ms, time):
             return None
-        to_ms = min(at_ms + self.spans_ms[side], time.latest_ms)
+        to_ms, latest_ms = at_ms + self.spans_ms[side], time.latest_ms
+        to_ms = to_ms if to_ms < latest_ms else latest_ms
         found = self._between(overlay, raw_key, other, at_ms - self.spans_ms[other], to_ms)
         if self.reports[other]:
             for one in found:
@@ -145,8 +146,8 @@ class JoinStore:
 
     def _between(self, overlay: Overlay, raw_key: bytes, side: int, from_ms: int, to_ms: int) -> list[Match]:
         found: list[Match] = []
-        for segment in range(max(0, from_ms) // self._segment_ms, to_ms // self._segment_ms + 1):
-            number, last, raw = 0, 0, overlay.get(chunk_key(segment, side, 0, raw_key))
+        for segment in range((from_ms if from_ms > 0 else 0) // self._segment_ms, to_ms // self._segment_ms + 1):
+            number, last, raw = 0, 0, overlay.get(chunk_prefix(segment, side, 0) + raw_key)
             # Hot: most keys have no record there, most others one chunk.
             while raw is not None:
                 last = number_of(raw) if number == 0 else last
@@ -165,19 +166,22 @@ class JoinStore:
         self, overlay: Overlay, state: TaskState, side: int, at_ms: int, raw_key: bytes, value: bytes
     ) -> tuple[int, int]:
         """Put a record behind those of its key and segment; return its chunk and its place there."""
-        segment, number = at_ms // self._segment_ms, 0
-        row = first_row = chunk_key(segment, side, 0, raw_key)
+        segment, record = at_ms // self._segment_ms, Kept(at_ms, value)
+        row = first_row = chunk_prefix(segment, side, 0) + raw_key
         raw = first = overlay.get(row)
-        if first is not None:
-            number = number_of(first)
-            if number:
-                row = chunk_key(segment, side, number, raw_key)
-                raw = overlay.get(row)
-            if raw is not None and len(raw) + len(value) > CHUNK_BYTES:
-                number += 1
-                self.rows._write(overlay, state, first_row, with_last_chunk(first, number), None)
-                row, raw = chunk_key(segment, side, number, raw_key), None
-        self.rows._write(overlay, state, row, with_record(raw, Kept(at_ms, value)), None)
+        if first is None:
+            # Hot: most keys have one record there.
+            self.rows._write(overlay, state, row, with_record(None, record), None)
+            return 0, 0
+        number = number_of(first)
+        if number:
+            row = chunk_key(segment, side, number, raw_key)
+            raw = overlay.get(row)
+        if raw is not None and len(raw) + len(value) > CHUNK_BYTES:
+            number += 1
+            self.rows._write(overlay, state, first_row, with_last_chunk(first, number), None)
+            row, raw = chunk_key(segment, side, number, raw_key), None
+        self.rows._write(overlay, state, row, with_record(raw, record), None)
         return number, 0 if raw is None else count_of(raw)
 
     def _unmatched(self, side: int, at_ms: int, chunk: int, place: int, raw_key: bytes) -> bytes:

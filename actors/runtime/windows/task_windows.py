@@ -226,8 +226,9 @@ class TaskWindows:
         """Return the end at or before which windows are closed."""
         closing = self._closings[store]
         ended_ms = (self.stream_ms if self._merged is None else self.key_ms) - closing.closes.idle_ms
-        by_former_ms = min(closing.closed_end_ms, ended_ms - closing.closed_grace_ms)
-        return max(ended_ms - store.grace_ms, by_former_ms)
+        if closing.closed_end_ms < 0:
+            return ended_ms - store.grace_ms
+        return max(ended_ms - store.grace_ms, min(closing.closed_end_ms, ended_ms - closing.closed_grace_ms))
 
     def handled(self, store: TimedStore) -> bytes:
         """Return the row of the last tumbling or hopping window that was closed, while a close is handled.
@@ -261,12 +262,9 @@ class TaskWindows:
 
     def is_late(self, ctx: Context) -> bool:
         """Return whether a message is too late for all windows; those of timers and effects never are."""
-        record = ctx._record
-        if self._by_clock:
-            return False
-        stream_ms = self.stream_ms if self._merged is None else self.key_ms
-        if record.timestamp >= stream_ms - self._longest_grace_ms and record.timestamp > self._closed_end_ms:
-            # Hot: most are, and the window that ends last is open then.
+        record, stream_ms = ctx._record, self.stream_ms if self._merged is None else self.key_ms
+        # Hot: most are, and the window that ends last is open then.
+        if self._closed_end_ms < record.timestamp >= stream_ms - self._longest_grace_ms or self._by_clock:
             return False
         if isinstance(record, InternalRecord) and not record.is_input:
             return False
@@ -319,7 +317,8 @@ class TaskWindows:
         """Move stream time on without a record."""
         if to_ms > self.stream_ms:
             self.stream_ms = to_ms
-        self.latest_ms = max(self.latest_ms, self.stream_ms)
+            if to_ms > self.latest_ms:
+                self.latest_ms = to_ms
 
     @property
     def all_closed_ms(self) -> int:
@@ -361,10 +360,10 @@ class TaskWindows:
         if isinstance(record, InternalRecord) and not record.is_input:
             return
         at_ms = record.timestamp
-        if at_ms is None or at_ms < 0:
-            raise wrong_timestamp(ctx._source, record, f"its timestamp is {at_ms}, and windows go by it")
         # Hot: most records are neither.
-        if at_ms > self._timestamps.believed_ms or at_ms < SECONDS_BEFORE_MS:
+        if at_ms is None or not SECONDS_BEFORE_MS <= at_ms <= self._timestamps.believed_ms:
+            if at_ms is None or at_ms < 0:
+                raise wrong_timestamp(ctx._source, record, f"its timestamp is {at_ms}, and windows go by it")
             harm = "close all windows before it"
             self._timestamps.check(ctx._source, record, reached_ms=self.stream_ms, harm=harm)
         if at_ms > self.latest_ms:
