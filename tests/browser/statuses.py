@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actors.ports import OwnerRecord
+from actors.runtime.meters import RestoreMeter
 from actors.runtime.observe.status import (
     HistogramStatus,
     InputStatus,
     QueryStatus,
-    RestoreStatus,
     StoreStatus,
     TaskStatus,
     WindowStatus,
@@ -272,7 +272,7 @@ def busy() -> ClusterStatus:
         lag=None,
         last_commit_ms=None,
         restoring=[
-            RestoreStatus(
+            RestoreMeter(
                 store="ship-state",
                 started_at_ms=NOW_MS - 8_000,
                 start=0,
