@@ -254,7 +254,7 @@ class ActorService(Service):  # type: ignore[misc]
         registry = StoreRegistry(setup, topics, clients.logs, clients.owners, self.app.actor_clock)
         changelogs = await self._ensure_changelogs(clients, inputs, registry)
         await setup.ensure_replies(topics)
-        await ensure_published(setup, topics, inputs)
+        await ensure_published(self.app, setup.changelog_settings, topics, inputs)
         outputs = await setup.outputs(topics)
         specs = await setup.specs(inputs, changelogs, topics)
         broker_count = clients.control.broker_count

@@ -396,7 +396,7 @@ class Setup:
         configs = await topics.configs(existing)
         for name, config in configs.items():
             self._max_record_bytes[name] = int(config["max.message.bytes"])
-        anything, published = resolve(None, for_others=True), published_stores(self)
+        anything, published = resolve(None, for_others=True), published_stores(self.app)
 
         def find(topic: Any) -> OutputTopic:
             if isinstance(topic, Recipient):

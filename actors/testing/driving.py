@@ -370,7 +370,7 @@ def make_topics(cluster: MemoryKafka, setup: Setup, partitions: int) -> None:
     app = setup.app
     inputs = {name for definition in app.actors.values() for name in definition.topic_names}
     names = {str(topic.get_topic_name()) for topic in app.declared_topics if topic.topics}
-    compacted = {view.topic for view in app.views} | published_stores(setup).keys()
+    compacted = {view.topic for view in app.views} | published_stores(app).keys()
     for name in sorted(names | inputs):
         make(name, is_compacted=name in compacted)
     for name, count in setup.plain().items():
