@@ -19,7 +19,7 @@ from actors._faust.databases import make_cache, open_on_disk
 from actors._faust.extensions import StartingWorker, WorkerExtension
 from actors._faust.inputs import check_parked, purge, send_first
 from actors._faust.setup import Setup
-from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
+from actors._faust.standbys import ask_if_unheard, lags, on_disk
 from actors._faust.startup.needs import TopicNeed, check_needs, ensure_repartitions, topic_needs
 from actors._faust.startup.open_commands import warn_open_commands
 from actors._faust.startup.open_files import require_open_files, warn_open_files
@@ -56,6 +56,7 @@ from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.former_owners import settle_claims
+from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.task.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from stores.errors import StoreError
@@ -334,15 +335,17 @@ class ActorService(Service):  # type: ignore[misc]
             on_failure=self._fail,
             meters=self.meters,
         )
-        standbys = self._standbys = make_standbys(
-            setup,
+        standbys = self._standbys = Standbys(
             specs,
-            worker=worker,
+            logs=KafkaLogs(setup.connection, clients.control, role="standby"),
             stores=cache,
-            control=clients.control,
-            restorer=services.restorer,
             clock=clock,
+            clock_skew_margin_ms=margin_ms,
+            acceptable_lag=self.app.actor_options.acceptable_recovery_lag,
+            task_is_free=worker.is_free,
+            is_working=lambda: bool(worker.tasks),
             ask_for_rebalance=self._ask_for_rebalance,
+            checks=StandbyChecks(clients.control, services.restorer),
         )
         return StartingWorker(
             setup=setup, specs=specs, worker=worker, standbys=standbys, control=clients.control, owners=owners

@@ -3,55 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from actors._core.group.members import TaskId
 from actors._core.logs import escaping
 from actors._faust.setup import Setup
-from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.assignor import ActorAssignor
-from actors._kafka.consume.logs import KafkaLogs
 from actors.declare.options import milliseconds
 from actors.ports import Clock
-from actors.runtime.replicas.standbys import Standbys, Surroundings
+from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec
-from actors.runtime.state.restore import Changelog, Restorer
+from actors.runtime.state.restore import Changelog
 from actors.runtime.state.stores import StoreCache
-from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.worker import Worker
 from stores._core.record import Position
 from stores.errors import StoreError
 
 logger = escaping(logging.getLogger(__name__))
-
-
-def make_standbys(
-    setup: Setup,
-    specs: Sequence[ActorSpec],
-    *,
-    worker: Worker,
-    stores: StoreCache,
-    control: ControlPlane,
-    restorer: Restorer,
-    clock: Clock,
-    ask_for_rebalance: Callable[[], None],
-) -> Standbys:
-    """Create a worker's standbys; they start when it joins the group."""
-    options = setup.app.actor_options
-    return Standbys(
-        specs,
-        logs=KafkaLogs(setup.connection, control, role="standby"),
-        stores=stores,
-        clock=clock,
-        clock_skew_margin_ms=milliseconds(options.clock_skew_margin),
-        acceptable_lag=options.acceptable_recovery_lag,
-        surroundings=Surroundings(
-            is_free=worker.is_free,
-            is_working=lambda: bool(worker.tasks),
-            ask_for_rebalance=ask_for_rebalance,
-            checks=StandbyChecks(control, restorer),
-        ),
-    )
 
 
 def ask_if_unheard(specs: Iterable[ActorSpec], assignor: ActorAssignor, ask_for_rebalance: Callable[[], None]) -> None:
