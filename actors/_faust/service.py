@@ -15,11 +15,10 @@ from faust.utils.terminal import SpinnerHandler
 from mode import Service
 
 from actors._core.logs import escaping
-from actors._faust.databases import make_cache, open_on_disk
+from actors._faust.disk import ask_if_unheard, lags, make_cache, on_disk, open_on_disk
 from actors._faust.extensions import StartingWorker, WorkerExtension
 from actors._faust.inputs import check_parked, purge, send_first
 from actors._faust.setup import Setup
-from actors._faust.standbys import ask_if_unheard, lags, on_disk
 from actors._faust.startup.needs import TopicNeed, check_needs, ensure_repartitions, topic_needs
 from actors._faust.startup.open_commands import warn_open_commands
 from actors._faust.startup.open_files import require_open_files, warn_open_files
@@ -50,8 +49,7 @@ from actors.runtime.meters import WorkerMeters
 from actors.runtime.observe.late import report_late
 from actors.runtime.observe.status import ENGINE
 from actors.runtime.pauses import follow_pauses
-from actors.runtime.replicas.standby_state import StandbyState
-from actors.runtime.replicas.standbys import Standbys
+from actors.runtime.replicas.standbys import Standbys, StandbyState
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache

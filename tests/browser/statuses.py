@@ -15,7 +15,7 @@ from actors.runtime.observe.status import (
     WindowStatus,
     WorkerStatus,
 )
-from actors.runtime.replicas.standby_state import Role, StandbyState
+from actors.runtime.replicas.standbys import Role, StandbyState
 from actors.web.dashboard.group import ClusterStatus, Pace, Report, Seen
 from actors.web.dashboard.history import STEPS, Series
 from actors.web.dashboard.waiting import HeldLock, ParkedLine, TaskWaiting, Waiting

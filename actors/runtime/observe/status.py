@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from actors.ports import TopicPartition
 from actors.runtime.meters import Histogram, QueryMeters, RestoreMeter, TaskMeters, WorkerMeters
-from actors.runtime.replicas.standby_state import StandbyState
+from actors.runtime.replicas.standbys import StandbyState
 from actors.runtime.spec import WINDOW_MARGIN_MS
 from actors.runtime.task import processor
 from actors.runtime.task.task import Task

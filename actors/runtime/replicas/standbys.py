@@ -22,6 +22,7 @@ no more than is acceptable; see `Asking`.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,6 @@ from actors.ports import Clock, TopicLogs, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.replicas.follower import POLL_S, FollowedStore, Follower, Policy
 from actors.runtime.replicas.log_ends import ANSWER_S, Look
-from actors.runtime.replicas.standby_state import Role, StandbyState
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import LONG_READ, Changelog, begin_position
 from actors.runtime.state.stores import StoreCache
@@ -57,6 +57,32 @@ PATIENCE_S = 10.0
 """How long the first warm copy waits for the others."""
 REST = Backoff(5.0, longest_s=60.0)
 """The time after any rebalance, and between two that this worker asks for: each stops all tasks of the group."""
+
+
+class Role(enum.StrEnum):
+    """Why a copy is kept."""
+
+    STANDBY = "standby"
+    WARM_UP = "warm-up"
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyState:
+    """A store's partition as this worker's copy has it.
+
+    `position` is the next changelog offset to apply, `lag` how many offsets it lacked at the last look, None if that
+    isn't known. `current_ms` is the time of the last look whose end it has reached, None before the first one,
+    `looked_ms` that of the last look at all: an old one tells that the copy isn't followed now.
+    """
+
+    actor: str
+    store: str
+    partition: int
+    role: Role
+    position: int
+    lag: int | None
+    current_ms: int | None
+    looked_ms: int
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,8 +15,7 @@ from actors._core.task.takeover import LogBounds, LostChangelog
 from actors.ports import Snapshots, TopicPartition
 from actors.runtime.replicas import follower
 from actors.runtime.replicas import standbys as module
-from actors.runtime.replicas.standby_state import Role
-from actors.runtime.replicas.standbys import Standbys, StandbyStore
+from actors.runtime.replicas.standbys import Role, Standbys, StandbyStore
 from actors.runtime.state import restore
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
