@@ -401,12 +401,12 @@ class Setup:
         def find(topic: Any) -> OutputTopic:
             if isinstance(topic, Recipient):
                 definition = self.app.definition_of(topic.actor)
-                found = find(definition.topic)
+                inbox = find(definition.topic)
                 return replace(
                     inbox_of(definition),
-                    max_record_bytes=found.max_record_bytes,
-                    partition_count=found.partition_count,
-                    is_compacted=found.is_compacted,
+                    max_record_bytes=inbox.max_record_bytes,
+                    partition_count=inbox.partition_count,
+                    is_compacted=inbox.is_compacted,
                 )
             name = topic if isinstance(topic, str) else str(topic.get_topic_name())
             if name in published:

@@ -342,7 +342,7 @@ class TransactionWriter:
         producer = (self.transactional_id, sequences.producer_id, sequences.epoch)
         if not self._is_version_2:
             await self._ask(self._place, AddOffsetsToTxnRequest(*producer, self.group), _code)
-        offsets = [(topic, each, {}) for topic, each in topics]
+        offsets: Any = [(topic, each, {}) for topic, each in topics]
         member = (identity.generation, identity.member_id, None)
         request = TxnOffsetCommitRequest(
             self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
