@@ -34,7 +34,7 @@ from actors.runtime.clock import SystemClock
 from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
 from actors.runtime.queries.queries import StateReader
-from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
+from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.spec import ActorSpec, InputSpec
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.task import Task
@@ -72,7 +72,7 @@ class Service:
         self.worker, self.address = "w", ""
         self.meters = WorkerMeters()
         self._tasks = {TaskId(self.spec.name, number): self._task(number, folder) for number in range(PARTITIONS)}
-        lease = ReadLease(_confirms, ReadLeaseSettings(lasts_s=10.0, renew_s=1.0))
+        lease = ReadLease(_confirms, lasts_s=10.0, renew_s=1.0)
         self.router = Router(
             StateReader(self._tasks.get, lease, SystemClock()), Directory(_owners, self.worker), WorkerClient(Hops())
         )

@@ -47,10 +47,6 @@ class RocksResources:
         # A stall would hold the interpreter's lock, and with it the worker's heartbeats.
         self._write_buffers = WriteBufferManager(write_buffer_bytes, False)
 
-    def usage_bytes(self) -> tuple[int, int]:
-        """Return the current memory of the block cache and the memtables."""
-        return self._cache.get_usage(), self._write_buffers.get_usage()
-
     def options(self) -> Any:
         """Return rocksdict's options of a database that draws on these resources."""
         options = Options(raw_mode=True)

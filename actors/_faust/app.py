@@ -20,7 +20,6 @@ from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
 from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
 from actors.declare.calendar import Crons
-from actors.declare.class_state import state_store
 from actors.declare.declared import (
     Declaration,
     Wraps,
@@ -44,7 +43,7 @@ from actors.declare.streams.windows import Late, WindowStores, timed
 from actors.declare.values.codecs import Format, declared_type, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.schemas import key_codec
-from actors.declare.values.stored import binder, own_store, store_keys, stored_values, use_keys
+from actors.declare.values.stored import binder, own_store, state_store, store_keys, stored_values, use_keys
 from actors.declare.values.versions import Upgrades
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest

@@ -15,11 +15,10 @@ from faust.utils.terminal import SpinnerHandler
 from mode import Service
 
 from actors._core.logs import escaping
-from actors._faust.databases import make_cache, open_on_disk
+from actors._faust.disk import ask_if_unheard, lags, make_cache, on_disk, open_on_disk
 from actors._faust.extensions import StartingWorker, WorkerExtension
 from actors._faust.inputs import check_parked, purge, send_first
 from actors._faust.setup import Setup
-from actors._faust.standbys import ask_if_unheard, lags, make_standbys, on_disk
 from actors._faust.startup.needs import TopicNeed, check_needs, ensure_repartitions, topic_needs
 from actors._faust.startup.open_commands import warn_open_commands
 from actors._faust.startup.open_files import require_open_files, warn_open_files
@@ -50,12 +49,12 @@ from actors.runtime.meters import WorkerMeters
 from actors.runtime.observe.late import report_late
 from actors.runtime.observe.status import ENGINE
 from actors.runtime.pauses import follow_pauses
-from actors.runtime.replicas.standby_state import StandbyState
-from actors.runtime.replicas.standbys import Standbys
+from actors.runtime.replicas.standbys import Standbys, StandbyState
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.former_owners import settle_claims
+from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.task.task import Task
 from actors.runtime.worker import LateSource, Worker, WorkerSettings
 from stores.errors import StoreError
@@ -254,7 +253,7 @@ class ActorService(Service):  # type: ignore[misc]
         registry = StoreRegistry(setup, topics, clients.logs, clients.owners, self.app.actor_clock)
         changelogs = await self._ensure_changelogs(clients, inputs, registry)
         await setup.ensure_replies(topics)
-        await ensure_published(setup, topics, inputs)
+        await ensure_published(self.app, setup.changelog_settings, topics, inputs)
         outputs = await setup.outputs(topics)
         specs = await setup.specs(inputs, changelogs, topics)
         broker_count = clients.control.broker_count
@@ -334,15 +333,17 @@ class ActorService(Service):  # type: ignore[misc]
             on_failure=self._fail,
             meters=self.meters,
         )
-        standbys = self._standbys = make_standbys(
-            setup,
+        standbys = self._standbys = Standbys(
             specs,
-            worker=worker,
+            logs=KafkaLogs(setup.connection, clients.control, role="standby"),
             stores=cache,
-            control=clients.control,
-            restorer=services.restorer,
             clock=clock,
+            clock_skew_margin_ms=margin_ms,
+            acceptable_lag=self.app.actor_options.acceptable_recovery_lag,
+            task_is_free=worker.is_free,
+            is_working=lambda: bool(worker.tasks),
             ask_for_rebalance=self._ask_for_rebalance,
+            checks=StandbyChecks(clients.control, services.restorer),
         )
         return StartingWorker(
             setup=setup, specs=specs, worker=worker, standbys=standbys, control=clients.control, owners=owners

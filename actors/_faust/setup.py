@@ -396,19 +396,17 @@ class Setup:
         configs = await topics.configs(existing)
         for name, config in configs.items():
             self._max_record_bytes[name] = int(config["max.message.bytes"])
-        anything, published = resolve(None, for_others=True), published_stores(self)
+        anything, published = resolve(None, for_others=True), published_stores(self.app)
 
         def find(topic: Any) -> OutputTopic:
             if isinstance(topic, Recipient):
                 definition = self.app.definition_of(topic.actor)
-                messages = definition.messages()
                 inbox = find(definition.topic)
                 return replace(
-                    inbox,
-                    encode_value=messages.encode,
-                    type_headers=_headers_of(topic_codecs(definition.topic)[0], messages=messages),
-                    actor=definition.name,
-                    answer_decoder=_answer_decoder(definition),
+                    inbox_of(definition),
+                    max_record_bytes=inbox.max_record_bytes,
+                    partition_count=inbox.partition_count,
+                    is_compacted=inbox.is_compacted,
                 )
             name = topic if isinstance(topic, str) else str(topic.get_topic_name())
             if name in published:
@@ -521,7 +519,7 @@ def inbox_of(definition: ActorDefinition) -> OutputTopic:
         sys.maxsize,
         type_headers=_headers_of(topic_codecs(definition.topic)[0], messages=messages),
         actor=definition.name,
-        answer_decoder=_answer_decoder(definition),
+        answer_decoder=None if definition.answer_types is None else definition.answer_types.decoder_for,
         partitioner=_unless_murmur2(definition.topic.app.partitioner_for(definition.topic_name)),
     )
 
@@ -538,10 +536,6 @@ def _headers_of(*codecs: Codec, messages: MessageCodec | None = None) -> TypeHea
 
 def _unless_murmur2(partitioner: Partitioner) -> Partitioner | None:
     return None if partitioner is MURMUR2 else partitioner
-
-
-def _answer_decoder(definition: ActorDefinition) -> Callable[[Any], Callable[[bytes], Any] | None] | None:
-    return None if definition.answer_types is None else definition.answer_types.decoder_for
 
 
 def connection(app: Any) -> Connection:

@@ -23,8 +23,8 @@ from actors.errors import ConfigurationError, UnreadableLogError
 from actors.ports import Clock
 from actors.runtime.clock import SystemClock
 from actors.runtime.message.store import Store
-from actors.runtime.replicas.view_replica import ViewReplicaStores
-from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
+from actors.runtime.replicas.view_replica import ViewParts, ViewReplicaStores
+from actors.runtime.replicas.views import TopicView, ViewCodecs
 from actors.runtime.state.stores import StoreCache
 from stores.errors import ForeignDatabaseError
 from stores.folder import DataFolder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from io import BytesIO
 from typing import Any, TypeAlias
 
@@ -52,6 +53,14 @@ NO_TOPIC_ID = uuid.UUID(int=0)
 Field: TypeAlias = tuple[str, AbstractType]
 TEXT = CompactString("utf-8")
 TAGS: Field = ("tags", TaggedFields)
+
+
+def by_topic(parts: Iterable[tuple[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """Return (topic, part) pairs as requests have them: each topic once, with its parts in their order."""
+    topics: dict[str, list[Any]] = {}
+    for topic, part in parts:
+        topics.setdefault(topic, []).append(part)
+    return list(topics.items())
 
 
 def rows(*fields: Field) -> CompactArray:

@@ -25,7 +25,7 @@ from aiokafka.protocol.types import (
     String,
 )
 
-from actors._kafka.protocol import TEXT, request_struct, rows
+from actors._kafka.protocol import TEXT, by_topic, request_struct, rows
 from actors.ports import TopicPartition
 
 _THROTTLE, _ERROR = ("throttle_time_ms", Int32), ("error_code", Int16)
@@ -228,10 +228,8 @@ class ProduceRequest(_OneVersion):
         *,
         is_version_2: bool,
     ) -> None:
-        topics: dict[str, list[Any]] = {}
-        for (topic, partition), records in batches.items():
-            topics.setdefault(topic, []).append((partition, records, {}))
-        super().__init__(transactional_id, -1, timeout_ms, [(name, each, {}) for name, each in topics.items()], {})
+        topics = by_topic((topic, (partition, records, {})) for (topic, partition), records in batches.items())
+        super().__init__(transactional_id, -1, timeout_ms, [(name, each, {}) for name, each in topics], {})
         self.STRUCT = ProduceRequest_v12 if is_version_2 else ProduceRequest_v9
 
 
@@ -297,10 +295,8 @@ class EndsRequest(_OneVersion):
     _ANY_REPLICA, _UNCOMMITTED, _ANY_EPOCH, _LATEST = -1, 0, -1, -1
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
-        topics: dict[str, list[tuple[int, int, int]]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append((partition, self._ANY_EPOCH, self._LATEST))
-        super().__init__(self._ANY_REPLICA, self._UNCOMMITTED, list(topics.items()))
+        topics = by_topic((topic, (partition, self._ANY_EPOCH, self._LATEST)) for topic, partition in partitions)
+        super().__init__(self._ANY_REPLICA, self._UNCOMMITTED, topics)
 
 
 REQUIRED: Mapping[str, Any] = {
@@ -319,7 +315,4 @@ class OffsetsRequest(_OneVersion):
     STRUCT = OffsetFetchRequest_v7
 
     def __init__(self, group: str, partitions: Iterable[TopicPartition], *, require_stable: bool) -> None:
-        topics: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append(partition)
-        super().__init__(group, [(name, each, {}) for name, each in topics.items()], require_stable, {})
+        super().__init__(group, [(name, each, {}) for name, each in by_topic(partitions)], require_stable, {})

@@ -86,7 +86,7 @@ class Backfill:
                     f"topic {min(missing)} isn't on the broker: a worker creates it when it starts, and there is "
                     "nothing to publish before that"
                 )
-            await ensure_published(setup, topics, inputs)
+            await ensure_published(setup.app, setup.changelog_settings, topics, inputs)
             await setup.outputs(topics)
             spec = next(spec for spec in await setup.specs(inputs, changelogs, topics) if spec.name == actor)
             yield cls(setup, control, spec, spec.published[store])

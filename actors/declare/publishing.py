@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from actors._core.values.rows import row_parts
 from actors._kafka.admin.control import TopicInfo
 from actors._kafka.admin.topics import ChangelogSettings, Topics
 from actors.declare.arguments import single_topic
 from actors.declare.definition import ActorDefinition
-from actors.declare.host import DeclaredApp, table_changelog
+from actors.declare.host import DeclaredApp, changelog_topic, table_changelog
+from actors.declare.names import dead_letter_topic, owners_topic, reply_topic
 from actors.declare.values.codecs import Codec
 from actors.declare.values.schemas import key_codec, value_codec
 from actors.errors import ConfigurationError
 from actors.runtime.message.outputs import OutputTopic
 from actors.runtime.message.publishing import Publication, PublishedStore
-
-
-class AppTopics(Protocol):
-    """An app with the names and settings of its own topics; `actors._faust.setup.Setup` is one.
-
-    Attributes:
-        owners_topic: the topic of the leader registry.
-        dead_letter_topic: the topic of dead letters.
-        reply_topic: the topic of replies to requests.
-        changelog_settings: the settings with which changelogs are created.
-    """
-
-    app: DeclaredApp
-    owners_topic: str
-    dead_letter_topic: str
-    reply_topic: str
-    changelog_settings: ChangelogSettings
-
-    def changelog_topic(self, store: str) -> str:
-        """Return the topic of a store's changelog."""
-
-    def plain(self) -> dict[str, int]:
-        """Return the partition counts of the app's own topics that aren't compacted, by name."""
 
 
 def claim_target(store: str, topic: Any, placement: str) -> None:
@@ -63,14 +41,14 @@ def claim_target(store: str, topic: Any, placement: str) -> None:
         topic.compacting = True
 
 
-def published_stores(setup: AppTopics) -> dict[str, tuple[PublishedStore[Any, Any], ActorDefinition]]:
+def published_stores(app: DeclaredApp) -> dict[str, tuple[PublishedStore[Any, Any], ActorDefinition]]:
     """Return the stores that are published with their actors, by the topic's name.
 
     Raises:
         ConfigurationError: a topic has something else in it.
     """
     found: dict[str, tuple[PublishedStore[Any, Any], ActorDefinition]] = {}
-    for definition in setup.app.actors.values():
+    for definition in app.actors.values():
         for store in definition.stores:
             if isinstance(store, PublishedStore):
                 name = str(store.publish.get_topic_name())
@@ -78,24 +56,23 @@ def published_stores(setup: AppTopics) -> dict[str, tuple[PublishedStore[Any, An
                     raise _taken(store.name, name, f"store {found[name][0].name} is published there")
                 found[name] = store, definition
     if found:
-        for name, what in _taken_names(setup).items():
+        for name, what in _taken_names(app).items():
             if name in found:
                 raise _taken(found[name][0].name, name, f"it is {what}")
-        declared = {id(topic) for topic in setup.app.declared_topics}
+        declared = {id(topic) for topic in app.declared_topics}
         for store, _ in found.values():
             if id(store.publish) not in declared:
                 raise ConfigurationError(f"store {store.name}: publish= takes a topic of its own app's app.topic(...)")
     return found
 
 
-def _taken_names(setup: AppTopics) -> dict[str, str]:
-    app = setup.app
-    names = dict.fromkeys(setup.plain(), "a topic of the framework's own")
-    names[setup.owners_topic] = "the leader registry"
-    names[setup.dead_letter_topic] = "where dead letters go"
-    names[setup.reply_topic] = "where answers go"
+def _taken_names(app: DeclaredApp) -> dict[str, str]:
+    names = dict.fromkeys(app.made_topics, "a topic of the framework's own")
+    names[owners_topic(app.conf.id)] = "the leader registry"
+    names[dead_letter_topic(app.conf.id)] = "where dead letters go"
+    names[reply_topic(app.conf.id)] = "where answers go"
     names |= {table_changelog(app, table): f"the changelog of table {table}" for table in app.tables}
-    names |= {setup.changelog_topic(store): f"the changelog of store {store}" for store in app.stores}
+    names |= {changelog_topic(app, store): f"the changelog of store {store}" for store in app.stores}
     names |= {name: f"the input of actor {one.name}" for one in app.actors.values() for name in one.topic_names}
     return names
 
@@ -106,7 +83,9 @@ def _taken(store: str, topic: str, why: str) -> ConfigurationError:
     )
 
 
-async def ensure_published(setup: AppTopics, topics: Topics, inputs: Mapping[str, TopicInfo]) -> None:
+async def ensure_published(
+    app: DeclaredApp, settings: ChangelogSettings, topics: Topics, inputs: Mapping[str, TopicInfo]
+) -> None:
     """Make the read-model topics that are missing, compacted like changelogs; check the others.
 
     A new one has the topic's own `partitions=` and `config=`, else as many partitions as the actor's input.
@@ -114,11 +93,11 @@ async def ensure_published(setup: AppTopics, topics: Topics, inputs: Mapping[str
     Raises:
         ConfigurationError: one exists and isn't compacted.
     """
-    found = published_stores(setup)
+    found = published_stores(app)
     for name, (store, definition) in found.items():
         partitions = store.publish.partitions or inputs[definition.topic_name].partitions
-        replication_factor = setup.changelog_settings.replication_factor
-        await topics.ensure_plain({name: partitions}, replication_factor, topic_config_of(setup, store))
+        config = topic_config_of(settings, store)
+        await topics.ensure_plain({name: partitions}, settings.replication_factor, config)
     for name, effective in (await topics.configs(found)).items():
         policy = effective.get("cleanup.policy", "")
         if policy != "compact":
@@ -129,10 +108,10 @@ async def ensure_published(setup: AppTopics, topics: Topics, inputs: Mapping[str
             )
 
 
-def topic_config_of(setup: AppTopics, store: PublishedStore[Any, Any]) -> dict[str, str]:
+def topic_config_of(settings: ChangelogSettings, store: PublishedStore[Any, Any]) -> dict[str, str]:
     """Return the settings with which a store's read-model topic is made."""
     own = {key: str(value) for key, value in (store.publish.config or {}).items()}
-    return {**setup.changelog_settings.topic_config(), **own, "cleanup.policy": "compact"}
+    return {**settings.topic_config(), **own, "cleanup.policy": "compact"}
 
 
 def publication(store: PublishedStore[Any, Any], target: OutputTopic) -> Publication:

@@ -5,7 +5,7 @@ machine.py        the product's worker on a Kafka cluster in memory: its life an
 driving.py        what it gives that worker beside the fakes of the ports: disk, consumer, topics, the program's client
 looking.py        what a test sees: records, parked messages, answers of queries
 fixtures.py       a fixture for pytest
-fakes/cluster.py  the cluster: log.py (partitions), transactions.py and offsets.py (coordinators), direct.py (network)
+fakes/cluster.py  the cluster: log.py (partitions), transactions.py (their coordinator), direct.py (network)
 fakes/ports.py    fakes of the ports on it: a task's log, the group's view, logs, owners, clock; requests.py, views.py
 fakes/registry.py  a schema registry
 fakes/processes.py   an event loop in virtual time, and processes on it that can be killed

@@ -280,10 +280,6 @@ class ProgramClient:
         """Drop the client of questions, which has ended with the worker if that made it."""
         self._requests = None
 
-    async def partitions_of(self, topic: str) -> int:
-        """Return the partition count of an actor's input."""
-        return self._partitions_of(topic)
-
     async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
         """Send a question and wait for its answer. The time-out is virtual time."""
         if self._requests is None:
@@ -347,13 +343,14 @@ class ProgramClient:
         timestamp_ms: int | None,
     ) -> tuple[TopicPartition, int]:
         """Append a record, on the driver's loop; return where it is."""
-        count = self._partitions_of(topic)
+        count = await self.partitions_of(topic)
         if partition is None:
             partition = 0 if key is None else self._app.partitioner_for(topic).home(key, count)
         target = TopicPartition(topic, partition)
         return target, self._cluster.produce(target, [(key, value, headers, timestamp_ms)])
 
-    def _partitions_of(self, topic: str) -> int:
+    async def partitions_of(self, topic: str) -> int:
+        """Return the partition count of a topic."""
         log = self._cluster.find_topic(topic)
         if log is None:
             raise UnknownTopicError(f"topic {topic} isn't declared by the app of the test driver")
@@ -370,7 +367,7 @@ def make_topics(cluster: MemoryKafka, setup: Setup, partitions: int) -> None:
     app = setup.app
     inputs = {name for definition in app.actors.values() for name in definition.topic_names}
     names = {str(topic.get_topic_name()) for topic in app.declared_topics if topic.topics}
-    compacted = {view.topic for view in app.views} | published_stores(setup).keys()
+    compacted = {view.topic for view in app.views} | published_stores(app).keys()
     for name in sorted(names | inputs):
         make(name, is_compacted=name in compacted)
     for name, count in setup.plain().items():

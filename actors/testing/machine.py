@@ -20,7 +20,7 @@ from actors.errors import ActorsError, UsageError
 from actors.ports import Identity, TopicPartition
 from actors.runtime.committer import Committer
 from actors.runtime.handlers.effect import Effect
-from actors.runtime.replicas.views import ViewParts
+from actors.runtime.replicas.view_replica import ViewParts
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.worker import LateSource, Worker

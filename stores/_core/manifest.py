@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -56,12 +56,7 @@ def partition_file(partition: int) -> str:
 
 def encode_manifest(manifest: Manifest) -> str:
     """Return the manifest as JSON text."""
-    return (
-        json.dumps(
-            {"format": MANIFEST_FORMAT, **asdict(manifest, dict_factory=position_fields)}, indent=1, ensure_ascii=False
-        )
-        + "\n"
-    )
+    return encode_document(manifest, MANIFEST_FORMAT)
 
 
 def decode_manifest(raw_text: str) -> Manifest:
@@ -80,6 +75,12 @@ def decode_manifest(raw_text: str) -> Manifest:
 @dataclass(frozen=True, slots=True)
 class _Format:
     format: int
+
+
+def encode_document(manifest: Any, number: int) -> str:
+    """Return a manifest of the format with this number as JSON text."""
+    fields = {"format": number, **asdict(manifest, dict_factory=position_fields)}
+    return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
 
 
 def decode_document(raw: str | bytes, kind: str, known_format: int, of: type[Content]) -> Content:

@@ -5,11 +5,10 @@ See "Snapshot" in `docs/design/0001-formats.md`.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-from stores._core.manifest import check_file, check_numbers, decode_document
-from stores._core.record import Int64, Position, position_fields
+from stores._core.manifest import check_file, check_numbers, decode_document, encode_document
+from stores._core.record import Int64, Position
 
 SNAPSHOT_MANIFEST = "seed.json"
 SNAPSHOT_FORMAT = 1
@@ -71,12 +70,7 @@ def manifests(store: str, partition: int) -> tuple[str, str]:
 
 def encode_snapshot(manifest: SnapshotManifest) -> str:
     """Return the manifest as JSON text."""
-    return (
-        json.dumps(
-            {"format": SNAPSHOT_FORMAT, **asdict(manifest, dict_factory=position_fields)}, indent=1, ensure_ascii=False
-        )
-        + "\n"
-    )
+    return encode_document(manifest, SNAPSHOT_FORMAT)
 
 
 def decode_snapshot(raw: str | bytes) -> SnapshotManifest:

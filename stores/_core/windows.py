@@ -31,8 +31,8 @@ KEYS_AT = {b"w": KEY_AT, b"k": KEY_AT, b"e": CLOSE_KEY_AT, b"c": KEY_AT, b"j": C
 """Where the message key begins in a row, by the row's first letter."""
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """How far the windows of a partition have come.
+class Progress(msgspec.Struct, array_like=True, frozen=True):
+    """How far the windows of a partition have come. Later releases may add fields to the end.
 
     Attributes:
         stream_ms: stream time, -1 before the first record.
@@ -63,40 +63,14 @@ class Progress(msgspec.Struct, frozen=True):
     former_partitions: int = 0
 
 
-class _Rest(msgspec.Struct, array_like=True, frozen=True):
-    """The fields after stream time. Later releases may add to the end."""
-
-    closed: bytes
-    closed_end_ms: int
-    layout: str
-    grace_ms: int
-    has_entries: bool
-    expired: bytes
-    closed_grace_ms: int
-    latest_ms: int
-    former: dict[int, tuple[int, bytes]]
-    former_partitions: int
-
-
 _encode = msgspec.msgpack.Encoder().encode
-_decode_rest = msgspec.msgpack.Decoder(_Rest).decode
+_FIELDS_AFTER_STREAM_TIME = len(Progress.__struct_fields__) - 1
 
 
 def encode_progress(progress: Progress) -> bytes:
     """Return the value of the row `PROGRESS_KEY`."""
-    rest = _Rest(
-        progress.closed,
-        progress.closed_end_ms,
-        progress.layout,
-        progress.grace_ms,
-        progress.has_entries,
-        progress.expired,
-        progress.closed_grace_ms,
-        progress.latest_ms,
-        progress.former,
-        progress.former_partitions,
-    )
-    return PROGRESS + progress.stream_ms.to_bytes(WORD, signed=True) + _encode(rest)
+    stream_ms, *rest = msgspec.structs.astuple(progress)
+    return PROGRESS + stream_ms.to_bytes(WORD, signed=True) + _encode(rest)
 
 
 def decode_progress(raw: bytes) -> Progress:
@@ -106,13 +80,15 @@ def decode_progress(raw: bytes) -> Progress:
         ValueError: it is something else.
     """
     try:
-        rest = _decode_rest(raw[KEY_AT:])
+        rest = msgspec.msgpack.decode(raw[KEY_AT:], type=list)
+        progress = msgspec.convert(
+            [int.from_bytes(raw[1:KEY_AT], signed=True), *rest], Progress, builtin_types=(bytes,)
+        )
     except (*MALFORMED, msgspec.MsgspecError) as error:
         raise ValueError(f"not the stream time of windows, {error}: {raw[:50]!r}") from error
-    if raw[:1] != PROGRESS or len(rest.expired) not in (0, KEY_AT):
+    if raw[:1] != PROGRESS or len(rest) < _FIELDS_AFTER_STREAM_TIME or len(progress.expired) not in (0, KEY_AT):
         raise ValueError(f"not the stream time of windows: {raw[:50]!r}")
-    stream_ms = int.from_bytes(raw[1:KEY_AT], signed=True)
-    return Progress(stream_ms, *msgspec.structs.astuple(rest))
+    return progress
 
 
 def merge_progress(raws: Mapping[int, bytes | None], partitions: int) -> bytes:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from actors.ports import OwnerRecord
+from actors.runtime.meters import RestoreMeter
 from actors.runtime.observe.status import (
     HistogramStatus,
     InputStatus,
     QueryStatus,
-    RestoreStatus,
     StoreStatus,
     TaskStatus,
     WindowStatus,
     WorkerStatus,
 )
-from actors.runtime.replicas.standby_state import Role, StandbyState
+from actors.runtime.replicas.standbys import Role, StandbyState
 from actors.web.dashboard.group import ClusterStatus, Pace, Report, Seen
 from actors.web.dashboard.history import STEPS, Series
 from actors.web.dashboard.waiting import HeldLock, ParkedLine, TaskWaiting, Waiting
@@ -272,7 +272,7 @@ def busy() -> ClusterStatus:
         lag=None,
         last_commit_ms=None,
         restoring=[
-            RestoreStatus(
+            RestoreMeter(
                 store="ship-state",
                 started_at_ms=NOW_MS - 8_000,
                 start=0,

@@ -9,7 +9,7 @@ from actors._core.group.assign import TaskId
 from actors._core.group.placement import Copies
 from actors._core.task.lifecycle import State
 from actors.ports import Clock
-from actors.runtime.replicas.standbys import Standbys, Surroundings
+from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
@@ -60,12 +60,10 @@ class NodeCopies:
             clock=clock,
             clock_skew_margin_ms=margin_ms,
             acceptable_lag=world.placement.acceptable_lag,
-            surroundings=Surroundings(
-                is_free=lambda task: self._made().is_free(TaskId(app.ACTOR, task.partition)),
-                is_working=lambda: bool(self._made().tasks),
-                ask_for_rebalance=self._ask,
-                checks=StandbyChecks(FakeGroupView(world.cluster, world.network), restorer),
-            ),
+            task_is_free=lambda task: self._made().is_free(TaskId(app.ACTOR, task.partition)),
+            is_working=lambda: bool(self._made().tasks),
+            ask_for_rebalance=self._ask,
+            checks=StandbyChecks(FakeGroupView(world.cluster, world.network), restorer),
         )
 
     def start(self) -> None:

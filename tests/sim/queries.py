@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from actors.errors import QueryError
 from actors.ports import Identity, TopicPartition
-from actors.runtime.queries.queries import Bounds, Held, StandbyReader, StateReader, read, read_part
-from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
+from actors.runtime.queries.queries import Bounds, Held, StateReader, read, read_part
+from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.spec import ActorSpec
 from actors.testing.fakes.errors import IllegalGenerationError, RebalanceInProgressError, UnknownMemberError
 from actors.testing.fakes.log import PartitionLog
@@ -70,7 +70,7 @@ class QueriesPart(Part):
             await asyncio.sleep(0.1)
         lease, standbys = self._lease(), node._copies[process]._standbys
         owner = StateReader(node.worker.task_of, lease, node.clock)
-        copies = StandbyReader(node.worker.task_of, lease, node.clock, standbys.stores_of)
+        copies = StateReader(node.worker.task_of, lease, node.clock, standbys.stores_of)
         random = Random(f"{self._seed} queries of {process.name}")
         while True:
             await asyncio.sleep(random.choice((0.003, 0.05, 0.3, 2.0)))
@@ -93,12 +93,13 @@ class QueriesPart(Part):
                 return False
             return True
 
-        settings = ReadLeaseSettings(
+        return ReadLease(
+            confirm,
             lasts_s=min(world.session_s, REBALANCE_S),
             renew_s=world.session_s / 3,
             is_exclusive="static" not in world.features,
+            now_s=world.loop.time,
         )
-        return ReadLease(confirm, settings, now_s=world.loop.time)
 
     async def _ask_one(self, reader: StateReader, store: str, partition: int) -> None:
         log = self._log(store, partition)

@@ -14,8 +14,8 @@ from actors._core.partitioner import partition_for
 from actors.errors import BrokerUnavailableError, ViewError
 from actors.ports import TopicPartition
 from actors.runtime.message.context import Context
-from actors.runtime.replicas.view_replica import ViewReplicaStores
-from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
+from actors.runtime.replicas.view_replica import ViewParts, ViewReplicaStores
+from actors.runtime.replicas.views import TopicView, ViewCodecs
 from actors.testing.fakes.views import FakeTopicLogs
 from stores.errors import StoreError
 from tests.sim.fakes.disk import Disk

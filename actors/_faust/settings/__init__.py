@@ -1,6 +1,6 @@
 """Where the settings of an app come from: arguments of `App`, `pyproject.toml`, the environment.
 
 values.py    what a text or a TOML value says
+secrets.py   tokens, the secret of an app, and the keys derived from it
 sources.py   reads the environment and `pyproject.toml`, and decides which one counts
-shown.py     each setting with its value and its source, for `faust settings`
 """

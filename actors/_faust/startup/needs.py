@@ -114,9 +114,9 @@ def _add_own(setup: Setup, needs: _Needs) -> None:
         owners = "leader registry"
         more = {"partitions": 1, "config": config, "is_made": True, "keeps": True}
         needs.add(setup.owners_topic, owners, _READ, _WRITE, _CONFIGS, **more)
-    for name, (store, definition) in published_stores(setup).items():
+    for name, (store, definition) in published_stores(app).items():
         size = {"partitions": store.publish.partitions} if store.publish.partitions else {"like": definition.topic_name}
-        config = topic_config_of(setup, store)
+        config = topic_config_of(setup.changelog_settings, store)
         needs.add(name, f"read model of store {store.name}", _WRITE, _CONFIGS, config=config, is_made=True, **size)
     first = {app.actors[name].topic_name for name in app.first_messages}
     for name, partitions in setup.plain().items():

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from actors._core.aggregates import Aggregate
-from actors._kafka.admin.owners import StoreRecord, newest_owners, taken_over_ms
+from actors._kafka.admin.owners import StoreRecord, newest_owners
 from actors.declare.host import DeclaredApp
 from actors.errors import ConfigurationError
 from actors.ports import OwnerRecord
@@ -38,7 +38,7 @@ def check_program(app: DeclaredApp, owners: Iterable[OwnerRecord], *, moved: Col
         ConfigurationError: it names both.
     """
     ran = newest_owners(owners)
-    newest = sorted(ran.values(), key=taken_over_ms)
+    newest = sorted(ran.values(), key=lambda owner: owner.at_ms)
     inputs = {one.topic: owner for owner in newest for one in owner.inputs if one.topic}
     for definition in app.actors.values():
         name, topic = definition.name, definition.topic_name
@@ -57,7 +57,7 @@ def check_program(app: DeclaredApp, owners: Iterable[OwnerRecord], *, moved: Col
                 f'actor that is called otherwise keeps its name with @app.actor(..., name="{other.actor}"))',
             )
     if ran and app.actors and ran.keys().isdisjoint(app.actors):
-        before = max(ran.values(), key=taken_over_ms)
+        before = newest[-1]
         raise _other_program(
             app, before, f"its actors are {', '.join(sorted(ran))}, and this program has {', '.join(app.actors)}"
         )

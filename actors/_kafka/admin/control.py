@@ -36,7 +36,7 @@ from actors._kafka.client import Client
 from actors._kafka.codes import FENCED_INSTANCE_ID, UNSTABLE_OFFSET_COMMIT
 from actors._kafka.connection import Connection
 from actors._kafka.permissions import UNAUTHORIZED
-from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest
+from actors._kafka.protocol import NO_TOPIC_ID, TopicIdsRequest, by_topic
 from actors._kafka.transaction_requests import REQUIRED, EndsRequest, ListTransactionsRequest, OffsetsRequest
 from actors.errors import BrokerUnavailableError, ConfigurationError, UnstableOffsetError
 from actors.ports import Committed, Identity, LookAnswer, TopicIdentity, TopicPartition
@@ -144,10 +144,8 @@ class ControlPlane(BrokerClient):
             ConfigurationError: the group has members.
             BrokerUnavailableError: they may be committed, or not.
         """
-        topics: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
-        for source, committed in offsets.items():
-            topics[source.topic].append((source.partition, committed.offset, committed.metadata))
-        request = OffsetCommitRequest(self._group, -1, "", -1, list(topics.items()))
+        parts = ((source.topic, (source.partition, each.offset, each.metadata)) for source, each in offsets.items())
+        request = OffsetCommitRequest(self._group, -1, "", -1, by_topic(parts))
 
         async def ask() -> None:
             response = await self.ask_coordinator(request)
@@ -320,11 +318,7 @@ class ControlPlane(BrokerClient):
     async def _ends(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         by_leader: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition in wanted:
-            await self._client.partitions_of(partition.topic)
-            leader = self._client.cluster.leader_for_partition(partition)
-            if leader is None or leader == -1:
-                raise await self._stale(f"{partition} has no leader")
-            by_leader[leader].append(partition)
+            by_leader[await self._leader_of(partition)].append(partition)
         responses = await asyncio.gather(*(self._client.send(node, EndsRequest(of)) for node, of in by_leader.items()))
         found = {}
         for response in responses:
@@ -336,6 +330,13 @@ class ControlPlane(BrokerClient):
         if missing := set(wanted) - found.keys():
             raise UnknownTopicOrPartitionError(f"{min(missing)} is missing from the answer")
         return found
+
+    async def _leader_of(self, partition: TopicPartition) -> int:
+        await self._client.partitions_of(partition.topic)
+        leader = self._client.cluster.leader_for_partition(partition)
+        if leader is None or leader == -1:
+            raise await self._stale(f"{partition} has no leader")
+        return int(leader)
 
     async def _described(self, names: Collection[str]) -> dict[str, TopicInfo]:
         infos, refused = await self._describe(names) if names else ({}, {})
@@ -375,10 +376,7 @@ class ControlPlane(BrokerClient):
 
     async def _offset(self, partition: TopicPartition, timestamp: int, isolation: int = _READ_UNCOMMITTED) -> int:
         async def ask() -> int:
-            await self._client.partitions_of(partition.topic)
-            leader = self._client.cluster.leader_for_partition(partition)
-            if leader is None or leader == -1:
-                raise await self._stale(f"{partition} has no leader")
+            leader = await self._leader_of(partition)
             request = OffsetRequest(-1, isolation, [(partition.topic, [(partition.partition, timestamp)])])
             response = await self._client.send(leader, request)
             for topic, answers in response.topics:

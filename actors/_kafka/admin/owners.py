@@ -258,9 +258,4 @@ async def _write(connection: Connection, topic: str, values: Mapping[bytes, byte
 
 def newest_owners(owners: Iterable[OwnerRecord]) -> dict[str, OwnerRecord]:
     """Return the newest record of each actor: after its input was changed, older ones are of the former topic."""
-    return {owner.actor: owner for owner in sorted(owners, key=taken_over_ms)}
-
-
-def taken_over_ms(owner: OwnerRecord) -> int:
-    """Return the time of the takeover, Unix milliseconds."""
-    return owner.at_ms
+    return {owner.actor: owner for owner in sorted(owners, key=lambda owner: owner.at_ms)}

@@ -49,6 +49,7 @@ from actors._kafka.produce.failures import (
     is_refusal,
 )
 from actors._kafka.produce.sending import Sequences, append
+from actors._kafka.protocol import by_topic
 from actors._kafka.transaction_requests import (
     ApiVersionsRequest,
     EndTxnRequest,
@@ -331,17 +332,17 @@ class TransactionWriter:
         return receipts
 
     async def _add_offsets(self, sequences: Sequences, identity: Identity, batches: Iterable[CommitBatch]) -> None:
-        topics: dict[str, list[Any]] = defaultdict(list)
-        for batch in batches:
-            for (topic, partition), committed in batch.offsets.items():
-                offset: Any = (partition, committed.offset, -1, committed.metadata, {})
-                topics[topic].append(offset)
+        topics = by_topic(
+            (topic, (partition, committed.offset, -1, committed.metadata, {}))
+            for batch in batches
+            for (topic, partition), committed in batch.offsets.items()
+        )
         if not topics:
             return
         producer = (self.transactional_id, sequences.producer_id, sequences.epoch)
         if not self._is_version_2:
             await self._ask(self._place, AddOffsetsToTxnRequest(*producer, self.group), _code)
-        offsets: Any = [(topic, each, {}) for topic, each in topics.items()]
+        offsets: Any = [(topic, each, {}) for topic, each in topics]
         member = (identity.generation, identity.member_id, None)
         request = TxnOffsetCommitRequest(
             self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
@@ -357,13 +358,9 @@ class TransactionWriter:
             ) from error
 
     async def _add_partitions(self, sequences: Sequences, partitions: Iterable[TopicPartition]) -> None:
-        topics: dict[str, list[int]] = defaultdict(list)
-        for topic, partition in partitions:
-            topics[topic].append(partition)
+        topics = by_topic(partitions)
         if topics and not self._is_version_2:
-            request = AddPartitionsToTxnRequest(
-                self.transactional_id, sequences.producer_id, sequences.epoch, list(topics.items())
-            )
+            request = AddPartitionsToTxnRequest(self.transactional_id, sequences.producer_id, sequences.epoch, topics)
             await self._ask(self._place, request, _code_of_partitions)
 
     async def _end(self, sequences: Sequences, *, is_committed: bool) -> Sequences:

@@ -271,7 +271,7 @@ class Resetter:
             )
             ids[store.name] = str(recreated.topic_id)
         names = {store.name for _, store in self._scope.stores}
-        for topic, (published, _) in published_stores(self._setup).items():
+        for topic, (published, _) in published_stores(self._setup.app).items():
             if published.name in names:
                 await self._empty(topic)
         return ids

@@ -426,19 +426,7 @@ def _of_tables(
     """Return the decorator of a join of two tables: by key, or with `on` by a foreign key.
 
     Raises:
-        ConfigurationError: one isn't a table, or there is no such join.
-    """
-    _check_tables(left, right, of_topics)
-    if on is None:
-        return join_tables(app, left, right, **options)
-    return join_by_foreign_key(app, left, right, on=on, **options)
-
-
-def _check_tables(left: Any, right: Any, of_topics: Mapping[str, Any]) -> None:
-    """Refuse a table with something else, and what is meant for topics.
-
-    Raises:
-        ConfigurationError: with the way to write it.
+        ConfigurationError: one isn't a table, there is no such join, or an option is for topics.
     """
     if not (isinstance(left, Table) and isinstance(right, Table)):
         raise ConfigurationError(
@@ -446,6 +434,9 @@ def _check_tables(left: Any, right: Any, of_topics: Mapping[str, Any]) -> None:
             "records with a table, list the table in the stores= of the topic's actor"
         )
     _refuse(f"app.join({left!r}, {right!r})", of_topics, "two topics")
+    if on is None:
+        return join_tables(app, left, right, **options)
+    return join_by_foreign_key(app, left, right, on=on, **options)
 
 
 def _checked(owner: str, within: Any, how: Any, grace: Any, late: Any) -> dict[str, int]:

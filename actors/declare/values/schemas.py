@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
-from functools import partial
 from typing import Any, Literal
 
 import faust
@@ -141,21 +139,21 @@ class ActorSchema(faust.Schema):  # type: ignore[misc]
 
     def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
         """Decode the message's key."""
-        codec = self._key_codec(app, serializer)
+        codec = self._own_codec(app, "key", serializer)
         if codec is None:
             return super().loads_key(app, message, loads=loads, serializer=serializer)
         return _load(codec, message.headers, message.key, self.key_type, KeyDecodeError)
 
     def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
         """Decode the message's value."""
-        codec = self._value_codec(app, serializer)
+        codec = self._own_codec(app, "value", serializer)
         if codec is None:
             return super().loads_value(app, message, loads=loads, serializer=serializer)
         return _load(codec, message.headers, message.value, self.value_type, ValueDecodeError)
 
     def dumps_key(self, app: Any, key: Any, *, serializer: Any = None, headers: Any) -> tuple[Any, Any]:
         """Encode a key; bytes pass as they are, as in Faust."""
-        codec = self._key_codec(app, serializer)
+        codec = self._own_codec(app, "key", serializer)
         if codec is None:
             encoded: tuple[Any, Any] = super().dumps_key(app, key, serializer=serializer, headers=headers)
             return encoded
@@ -164,32 +162,25 @@ class ActorSchema(faust.Schema):  # type: ignore[misc]
 
     def dumps_value(self, app: Any, value: Any, *, serializer: Any = None, headers: Any) -> tuple[Any, Any]:
         """Encode a value; bytes pass as they are, as in Faust, and None is a tombstone."""
-        codec = self._value_codec(app, serializer)
+        codec = self._own_codec(app, "value", serializer)
         if codec is None:
             encoded: tuple[Any, Any] = super().dumps_value(app, value, serializer=serializer, headers=headers)
             return encoded
         payload, headers = _dump(codec, value, headers)
         return payload, self.on_dumps_value_prepare_headers(value, headers)
 
-    def _key_codec(self, app: Any, serializer: Any) -> Codec | None:
-        own = None if serializer else bound(app, self, "key", self.key_type)
-        if own is not None or _faust_knows(self.key_type):
+    def _own_codec(self, app: Any, part: Literal["key", "value"], serializer: Any) -> Codec | None:
+        """Return the codec of keys or values, None where Faust has its own."""
+        type_ = getattr(self, f"{part}_type")
+        own = None if serializer else bound(app, self, part, type_)
+        if own is not None or _faust_knows(type_):
             return own
-        return self._codec("key", self.key_type, serializer, resolve_key, lambda: key_codec(app, self))
-
-    def _value_codec(self, app: Any, serializer: Any) -> Codec | None:
-        own = None if serializer else bound(app, self, "value", self.value_type)
-        if own is not None or _faust_knows(self.value_type):
-            return own
-        resolve_value = partial(resolve, for_others=True)
-        return self._codec("value", self.value_type, serializer, resolve_value, lambda: value_codec(app, self))
-
-    def _codec(
-        self, part: str, type_: Any, serializer: Any, own: Callable[[Any, Any], Codec], default: Callable[[], Codec]
-    ) -> Codec:
         codec = self._resolved.get((part, type_, serializer))
-        if codec is None:
-            codec = self._resolved[part, type_, serializer] = own(type_, serializer) if serializer else default()
+        if codec is None and serializer:
+            codec = resolve_key(type_, serializer) if part == "key" else resolve(type_, serializer, for_others=True)
+        elif codec is None:
+            codec = (key_codec if part == "key" else value_codec)(app, self)
+        self._resolved[part, type_, serializer] = codec
         return codec
 
 

@@ -9,9 +9,13 @@ from typing import Any, TypeVar
 
 from actors._core.aggregates import Aggregate, as_it_is, count_distinct
 from actors.declare.values.codecs import Codec, CodecError, Format, Place, is_record, resolve, resolve_key
+from actors.declare.values.schemas import key_codec
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.versions import Upgrades, refusal, versioned
 from actors.errors import ConfigurationError, UsageError
+from actors.runtime.handlers.actor import Actor, expiry_of
+from actors.runtime.message.publishing import PublishedStore
+from actors.runtime.message.store import Store
 
 _Keyed = TypeVar("_Keyed")
 
@@ -166,4 +170,34 @@ def use_keys(store: _Keyed, keys: Callable[[], Codec]) -> _Keyed:
         return encode(key)
 
     handle.encode_key, handle.decode_key = encode_key, lambda raw: keys().decode(raw)
+    return store
+
+
+def state_store(app: Any, name: str, topic: Any, actor: Any, publish: Any) -> Store[Any, Any] | None:
+    """Make the store of a class actor's states, None if it has none; its keys are the input's.
+
+    Raises:
+        ConfigurationError: the class is no actor, or takes no message.
+    """
+    if not issubclass(actor, Actor):
+        raise ConfigurationError(f"actor {name}: a class has to be a subclass of actors.Actor, {actor!r} isn't")
+    if not actor.receivers:
+        raise ConfigurationError(f"actor {name}: no method is marked @receive, so it takes no message at all")
+    if actor.state_type is type(None):
+        return None
+    store: Store[Any, Any] = app.store(
+        name,
+        value_type=actor.state_type,
+        format=actor.state_format,
+        version=actor.state_version,
+        upgrades=actor.state_upgrades,
+        ttl=actor.state_ttl,
+        on_expire=expiry_of(actor),
+        publish=publish,
+    )
+    # The app's settings may not be there yet.
+    keys = functools.cache(lambda: key_codec(app, topic.schema))
+    use_keys(store, keys)
+    if isinstance(store, PublishedStore):
+        store.codecs = lambda: (keys(), app.value_codecs[name])
     return store

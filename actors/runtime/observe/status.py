@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 from actors.ports import TopicPartition
-from actors.runtime.meters import Histogram, QueryMeters, TaskMeters, WorkerMeters
-from actors.runtime.replicas.standby_state import StandbyState
+from actors.runtime.meters import Histogram, QueryMeters, RestoreMeter, TaskMeters, WorkerMeters
+from actors.runtime.replicas.standbys import StandbyState
 from actors.runtime.spec import WINDOW_MARGIN_MS
 from actors.runtime.task import processor
 from actors.runtime.task.task import Task
@@ -96,18 +96,6 @@ class WindowStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreStatus:
-    """A restore that runs: offsets of the changelog, records that were read."""
-
-    store: str
-    started_at_ms: int
-    start: int
-    position: int
-    end: int
-    records: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InputStatus:
     """A partition of one of a task's inputs: see `TaskStatus`."""
 
@@ -183,7 +171,7 @@ class TaskStatus:
     fences: dict[str, int]
     restores: HistogramStatus
     restored_records: int
-    restoring: list[RestoreStatus]
+    restoring: list[RestoreMeter]
     stores: list[StoreStatus]
     parked_effects: int | None = None
     misplaced: int = 0
@@ -331,7 +319,7 @@ def _task(task: Task) -> TaskStatus:
         fences=dict(meters.fences),
         restores=_histogram(meters.restores),
         restored_records=meters.restored_records,
-        restoring=[RestoreStatus(**asdict(one)) for one in meters.restoring],
+        restoring=[replace(meter) for meter in meters.restoring],
         stores=[_store(task, store.name, stores.get(store.name)) for store in task.spec.stores],
     )
 

@@ -117,7 +117,12 @@ class Bounds:
 
 
 class StateReader:
-    """The committed state that this worker owns.
+    """The committed state that this worker owns, and with `stores_of` its copies of other partitions.
+
+    A copy is for queries that take an older answer: it is a prefix of the committed changelog. How old an answer may be
+    is known from the looks at the log's end: all that was committed before the last look whose end the copy has reached
+    is in it. So the answer's staleness is the time since that look, and an upper bound. A copy that never reached one,
+    or is being rebuilt, gives no answer.
 
     `task_of` gives a task that is assigned to this worker; `pace` shares the event loop between the
     long answers of all readers.
@@ -128,17 +133,23 @@ class StateReader:
         task_of: Callable[[TaskId], Task | None],
         lease: ReadLease,
         clock: Clock,
+        stores_of: StandbyStores | None = None,
         pace: Pace | None = None,
     ) -> None:
         self._task_of = task_of
         self._lease = lease
         self._clock = clock
+        self._stores_of = stores_of
         self.pace = pace or Pace(clock)
         self._counting = asyncio.Semaphore(1)
         self._counts = 0
 
     def has(self, spec: ActorSpec, partition: int) -> bool:
-        """Return whether the partition is assigned to this worker, whatever its state."""
+        """Return whether the partition is assigned to this worker, whatever its state, or a copy of it can be read."""
+        is_copied = self._stores_of is not None and self._stores_of(spec.name, partition) is not None
+        return is_copied or self._is_owned(spec, partition)
+
+    def _is_owned(self, spec: ActorSpec, partition: int) -> bool:
         return self._task_of(TaskId(spec.name, partition)) is not None
 
     def state_of(self, spec: ActorSpec, partition: int) -> str | None:
@@ -153,10 +164,19 @@ class StateReader:
             NotOwnerError: one isn't assigned to this worker.
             NotReadyError: one can't be read now.
         """
+        owned = [number for number in partitions if self._stores_of is None or self._is_owned(spec, number)]
         since_s = self._lease.now_s()
-        for task in [self._owned(spec, partition) for partition in partitions]:
+        for task in [self._owned(spec, partition) for partition in owned]:
             await self._commit_ended(task, since_s)
-        return await self._ready(spec, partitions, since_s)
+        tasks = await self._ready(spec, owned, since_s)
+        return [*tasks, *(self._copy(spec, partition) for partition in partitions if partition not in owned)]
+
+    def _copy(self, spec: ActorSpec, partition: int) -> HeldTask:
+        found = None if self._stores_of is None else self._stores_of(spec.name, partition)
+        if found is None:
+            raise NotReadyError(f"partition {partition} of actor {spec.name}: the copy here isn't ready")
+        (stores, current_ms), now_ms = found, self._clock.wall_ms()
+        return HeldTask(partition, stores, now_ms, staleness_ms=max(0, now_ms - current_ms))
 
     async def _ready(self, spec: ActorSpec, partitions: Collection[int], since_s: float) -> list[HeldTask]:
         """Return partitions whose commits have ended that were under way at `since_s`."""
@@ -229,50 +249,6 @@ class StateReader:
             raise NotReadyError(f"store {store} moved while its rows were looked at: {error}") from error
         finally:
             self._counts -= 1
-
-
-class StandbyReader(StateReader):
-    """The state that this worker owns, and its copies of other partitions, for queries that take an older answer.
-
-    A copy is a prefix of the committed changelog. How old an answer may be is known from the looks at the log's end:
-    all that was committed before the last look whose end the copy has reached is in it. So the answer's staleness is
-    the time since that look, and an upper bound. A copy that never reached one, or is being rebuilt, gives no answer.
-    """
-
-    def __init__(
-        self,
-        task_of: Callable[[TaskId], Task | None],
-        lease: ReadLease,
-        clock: Clock,
-        stores_of: StandbyStores,
-        pace: Pace | None = None,
-    ) -> None:
-        super().__init__(task_of, lease, clock, pace)
-        self._stores_of = stores_of
-
-    def has(self, spec: ActorSpec, partition: int) -> bool:
-        """Return whether the partition is assigned to this worker, or a copy of it can be read."""
-        return super().has(spec, partition) or self._stores_of(spec.name, partition) is not None
-
-    async def hold(self, spec: ActorSpec, partitions: Collection[int]) -> list[HeldTask]:
-        """Return partitions to be read before the next await; see `StateReader.hold`."""
-        owned = [partition for partition in partitions if super(StandbyReader, self).has(spec, partition)]
-        held = await super().hold(spec, owned) if owned else []
-        now_ms = self._clock.wall_ms()
-        for partition in partitions:
-            if partition not in owned:
-                copy = self._copy(spec, partition, now_ms)
-                if copy is None:
-                    raise NotReadyError(f"partition {partition} of actor {spec.name}: the copy here isn't ready")
-                held.append(copy)
-        return held
-
-    def _copy(self, spec: ActorSpec, partition: int, now_ms: int) -> HeldTask | None:
-        found = self._stores_of(spec.name, partition)
-        if found is None:
-            return None
-        stores, current_ms = found
-        return HeldTask(partition, stores, now_ms, staleness_ms=max(0, now_ms - current_ms))
 
 
 def _counts(now_ms: int, rows: Rows) -> Iterator[int]:

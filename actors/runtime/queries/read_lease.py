@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from actors._core.logs import text_of
 from actors.errors import NotReadyError
@@ -29,21 +28,6 @@ SPACING_S = 0.01
 """The least time between two questions: those who come meanwhile wait for the next answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLeaseSettings:
-    """How long an answer of the coordinator counts, in seconds.
-
-    Attributes:
-        lasts_s: the shorter of the group's session and rebalance time-outs.
-        renew_s: how old an answer gets before a new one is fetched in the background.
-        is_exclusive: whether nobody can take the member's place before its time is over.
-    """
-
-    lasts_s: float
-    renew_s: float
-    is_exclusive: bool = True
-
-
 def _take_error(renewal: asyncio.Task[None]) -> None:
     if not renewal.cancelled():
         renewal.exception()
@@ -52,20 +36,26 @@ def _take_error(renewal: asyncio.Task[None]) -> None:
 class ReadLease:
     """The worker's membership. Asks the coordinator only when somebody wants to know.
 
-    `confirm` asks the coordinator whether a member is in the group's current generation; `now_s` never goes back, also
-    not while the machine is suspended.
+    Args:
+        confirm: asks the coordinator whether a member is in the group's current generation.
+        lasts_s: the shorter of the group's session and rebalance time-outs: for so long an answer counts.
+        renew_s: how old an answer gets before a new one is fetched in the background.
+        is_exclusive: whether nobody can take the member's place before its time is over.
+        now_s: returns seconds that never go back, also not while the machine is suspended.
     """
 
     def __init__(
         self,
         confirm: Callable[[Identity], Awaitable[bool]],
-        settings: ReadLeaseSettings,
         *,
+        lasts_s: float,
+        renew_s: float,
+        is_exclusive: bool = True,
         now_s: Callable[[], float] = awake_s,
     ) -> None:
         self._confirm = confirm
-        self._lasts_s = settings.lasts_s * MARGIN if settings.is_exclusive else 0.0
-        self._renew_s = settings.renew_s
+        self._lasts_s = lasts_s * MARGIN if is_exclusive else 0.0
+        self._renew_s = renew_s
         self._now_s = now_s
         self._member_id: str | None = None
         self._asked_s = 0.0

@@ -22,6 +22,7 @@ no more than is acceptable; see `Asking`.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,6 @@ from actors.ports import Clock, TopicLogs, TopicPartition
 from actors.runtime.cancellation import end
 from actors.runtime.replicas.follower import POLL_S, FollowedStore, Follower, Policy
 from actors.runtime.replicas.log_ends import ANSWER_S, Look
-from actors.runtime.replicas.standby_state import Role, StandbyState
 from actors.runtime.spec import ActorSpec
 from actors.runtime.state.restore import LONG_READ, Changelog, begin_position
 from actors.runtime.state.stores import StoreCache
@@ -59,6 +59,32 @@ REST = Backoff(5.0, longest_s=60.0)
 """The time after any rebalance, and between two that this worker asks for: each stops all tasks of the group."""
 
 
+class Role(enum.StrEnum):
+    """Why a copy is kept."""
+
+    STANDBY = "standby"
+    WARM_UP = "warm-up"
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyState:
+    """A store's partition as this worker's copy has it.
+
+    `position` is the next changelog offset to apply, `lag` how many offsets it lacked at the last look, None if that
+    isn't known. `current_ms` is the time of the last look whose end it has reached, None before the first one,
+    `looked_ms` that of the last look at all: an old one tells that the copy isn't followed now.
+    """
+
+    actor: str
+    store: str
+    partition: int
+    role: Role
+    position: int
+    lag: int | None
+    current_ms: int | None
+    looked_ms: int
+
+
 @dataclass(slots=True, kw_only=True)
 class StandbyStore(FollowedStore):
     """One store of a task.
@@ -76,28 +102,20 @@ class StandbyStore(FollowedStore):
     removal: Removal | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The rest of the worker, as copies see it.
-
-    Attributes:
-        is_free: whether nobody touches a task's stores.
-        is_working: whether tasks run, which need the event loop.
-        ask_for_rebalance: makes this member join the group again.
-        checks: tells that a log lost what a copy has; has the worker's restorer.
-    """
-
-    is_free: Callable[[TaskId], bool]
-    is_working: Callable[[], bool]
-    ask_for_rebalance: Callable[[], None]
-    checks: StandbyChecks
-
-
 class Standbys(Policy[StandbyStore]):
     """The copies of one worker.
 
-    `clock_skew_margin_ms` is how far the clocks of brokers and this machine may differ; `acceptable_lag` how many
-    offsets a warm copy may lack by this worker's settings, the leader's count.
+    Args:
+        specs: the actors.
+        logs: reads their changelogs.
+        stores: the worker's.
+        clock: likewise.
+        clock_skew_margin_ms: how far the clocks of brokers and this machine may differ.
+        acceptable_lag: how many offsets a warm copy may lack by this worker's settings; the leader's count.
+        task_is_free: returns whether nobody touches a task's stores.
+        is_working: returns whether tasks run, which need the event loop.
+        ask_for_rebalance: makes this member join the group again.
+        checks: tells that a log lost what a copy has; has the worker's restorer.
     """
 
     pause = Backoff(1.0, longest_s=30.0)
@@ -111,7 +129,10 @@ class Standbys(Policy[StandbyStore]):
         clock: Clock,
         clock_skew_margin_ms: int,
         acceptable_lag: int,
-        surroundings: Surroundings,
+        task_is_free: Callable[[TaskId], bool],
+        is_working: Callable[[], bool],
+        ask_for_rebalance: Callable[[], None],
+        checks: StandbyChecks,
     ) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._by_topic: dict[str, tuple[ActorSpec, Changelog]] = {}
@@ -123,7 +144,8 @@ class Standbys(Policy[StandbyStore]):
         self._clock = clock
         self._margin_ms = clock_skew_margin_ms
         self._own_limit = self._limit = acceptable_lag
-        self._around = surroundings
+        self._task_is_free, self._is_working = task_is_free, is_working
+        self._ask_for_rebalance, self._checks = ask_for_rebalance, checks
         self._wanted: dict[TaskId, Role] = {}
         self._follower = Follower(self, logs=logs, clock=clock)
         self._asking = Asking(clock)
@@ -229,12 +251,12 @@ class Standbys(Policy[StandbyStore]):
 
     def is_free(self, source: TopicPartition) -> bool:
         """Return whether the partition's last task has ended."""
-        return self._around.is_free(self._task(source))
+        return self._task_is_free(self._task(source))
 
     async def open_store(self, source: TopicPartition, look: Look, failure: Exception | None) -> StandbyStore:
         """Open a store, and wipe it if it can't be followed on."""
         spec, changelog = self._by_topic[source.topic]
-        checks, bounds, partition = self._around.checks, look.bounds, source.partition
+        checks, bounds, partition = self._checks, look.bounds, source.partition
         if isinstance(failure, StoreError | OSError):
             await self._stores.repair(changelog.store, partition, failure)
         await checks.require_changelogs(spec)
@@ -297,13 +319,13 @@ class Standbys(Policy[StandbyStore]):
         }
         if self._asking.is_due(warm, len(warm_ups)):
             logger.info("%s: warm copies, asking for a rebalance", ", ".join(map(_name, sorted(warm))))
-            self._around.ask_for_rebalance()
+            self._ask_for_rebalance()
 
     async def give_way(self, spent_s: float) -> None:
         """Let tasks have half of the event loop's time, and restores all of it."""
-        if spent_s and self._around.is_working():
+        if spent_s and self._is_working():
             await self._clock.sleep(spent_s)
-        while self._around.checks.restorer.is_busy and not self._follower.is_changed:
+        while self._checks.restorer.is_busy and not self._follower.is_changed:
             await self._follower.wait(POLL_S)
 
     def failed(self, error: Exception, source: TopicPartition | None = None, pause_s: float = 0.0) -> None:

@@ -118,6 +118,16 @@ class ViewReplicaStores:
         return _SLOTS[1] if self._slots.get(partition) == _SLOTS[0] else _SLOTS[0]
 
 
+@dataclass(frozen=True, slots=True)
+class ViewParts:
+    """The parts of an open view; `logs` and `stores` are closed with it."""
+
+    logs: TopicLogs
+    stores: ViewReplicaStores
+    clock: Clock
+    clock_skew_margin_ms: int
+
+
 @dataclass(slots=True, kw_only=True)
 class _PartitionReplica(FollowedStore):
     """One partition.
@@ -132,29 +142,19 @@ class _PartitionReplica(FollowedStore):
 class ViewReplica(Policy[_PartitionReplica]):
     """All partitions of a compacted topic as bytes with write metadata.
 
-    `logs` and `stores` are closed with it; `changed` is awaited with a partition and its changes, in order, after they
-    were applied.
+    `changed` is awaited with a partition and its changes, in order, after they were applied.
     """
 
     pause = Backoff(0.1, longest_s=2.0)
 
-    def __init__(
-        self,
-        topic: str,
-        *,
-        logs: TopicLogs,
-        stores: ViewReplicaStores,
-        clock: Clock,
-        clock_skew_margin_ms: int,
-        changed: Changed,
-    ) -> None:
+    def __init__(self, topic: str, parts: ViewParts, changed: Changed) -> None:
         self.topic = topic
-        self._logs = logs
-        self._stores = stores
-        self.clock = clock
-        self._margin_ms = clock_skew_margin_ms
+        self._logs = logs = parts.logs
+        self._stores = parts.stores
+        self.clock = clock = parts.clock
+        self._margin_ms = margin_ms = parts.clock_skew_margin_ms
         self._changed = changed
-        self._restorer = Restorer(logs, clock, clock_skew_margin_ms=clock_skew_margin_ms, lost=LostChangelog.REBUILD)
+        self._restorer = Restorer(logs, clock, clock_skew_margin_ms=margin_ms, lost=LostChangelog.REBUILD)
         self._facts: TopicFacts | None = None
         self._copies: dict[int, _PartitionReplica] = {}
         self._follower = Follower(self, logs=logs, clock=clock)

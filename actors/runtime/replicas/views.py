@@ -21,10 +21,9 @@ from actors._core.outside import EXITS
 from actors._core.partitioner import MURMUR2, Partitioner
 from actors._core.view_rules import Change
 from actors.errors import ViewClosedError, ViewError, ViewFailedError, ViewTimeoutError, show_bytes
-from actors.ports import Clock, TopicLogs
 from actors.runtime.cancellation import end, is_closed, running_task
 from actors.runtime.message.unresolved import resolved
-from actors.runtime.replicas.view_replica import ViewReplica, ViewReplicaStores
+from actors.runtime.replicas.view_replica import ViewParts, ViewReplica
 from stores._core.overlay import after_prefix
 from stores._core.record import METADATA_BYTES, is_expired
 from stores.errors import StoreError
@@ -51,16 +50,6 @@ class ViewCodecs:
     decode_key: Callable[[bytes], Any]
     decode_value: Callable[[bytes], Any]
     partitioner: Partitioner = MURMUR2
-
-
-@dataclass(frozen=True, slots=True)
-class ViewParts:
-    """The parts of an open view; `logs` and `stores` are closed with it."""
-
-    logs: TopicLogs
-    stores: ViewReplicaStores
-    clock: Clock
-    clock_skew_margin_ms: int
 
 
 class TopicView(Generic[K, V]):
@@ -130,14 +119,7 @@ class TopicView(Generic[K, V]):
             self._codecs = self._make_codecs()
             parts = parts or await self._connect()
             self._waiting = asyncio.Queue(CHUNKS_WAITING)
-            copy = ViewReplica(
-                self.topic,
-                logs=parts.logs,
-                stores=parts.stores,
-                clock=parts.clock,
-                clock_skew_margin_ms=parts.clock_skew_margin_ms,
-                changed=self._changed,
-            )
+            copy = ViewReplica(self.topic, parts, self._changed)
             try:
                 await copy.open()
             except BaseException:

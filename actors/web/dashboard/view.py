@@ -9,9 +9,10 @@ from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 from actors._core.task.lifecycle import State
+from actors.runtime.meters import RestoreMeter
 from actors.runtime.observe.feeds import HeldTimes
-from actors.runtime.observe.status import InputStatus, RestoreStatus, TaskStatus, WindowStatus, WorkerStatus
-from actors.runtime.replicas.standby_state import StandbyState
+from actors.runtime.observe.status import InputStatus, TaskStatus, WindowStatus, WorkerStatus
+from actors.runtime.replicas.standbys import StandbyState
 from actors.web.dashboard.group import ClusterStatus, Pace, Seen, TaskKey
 from actors.web.dashboard.waiting import ParkedLine
 from actors.web.panels import HeldLock
@@ -115,7 +116,7 @@ class PartitionRow(Sums):
     condition: Condition
     reason: str = ""
     waits: str = ""
-    restoring: Sequence[RestoreStatus] = ()
+    restoring: Sequence[RestoreMeter] = ()
     copies: Sequence[CopyCell]
     task: TaskStatus | None = None
 

@@ -8,8 +8,8 @@ from actors._faust.app import App
 from actors._faust.extensions import StartingWorker
 from actors._kafka.consume.standby_owners import KafkaCopies
 from actors.ports import Clock
-from actors.runtime.queries.queries import StandbyReader, StateReader
-from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
+from actors.runtime.queries.queries import StateReader
+from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.spec import ActorSpec
 from actors.web.access.tls import Hops
 from actors.web.problems import Problem, not_ready
@@ -45,12 +45,12 @@ class QueryService:
         }
         self.worker, self.address = setup.worker, setup.address
         group = setup.group_settings
-        settings = ReadLeaseSettings(
+        self._lease = ReadLease(
+            parts.control.confirms,
             lasts_s=min(group.session_timeout_ms, group.rebalance_timeout_ms) / 1000,
             renew_s=group.heartbeat_interval_ms / 1000,
             is_exclusive=group.instance_id is None,
         )
-        self._lease = ReadLease(parts.control.confirms, settings)
         self.workers = WorkerClient(hops)
         directory = Directory(parts.owners.all, self.worker, lambda: parts.owners.trouble)
         reader = StateReader(task_of, self._lease, clock)
@@ -58,7 +58,7 @@ class QueryService:
         kept = KafkaCopies(parts.control, setup.group)
         self.members = kept.members
         self.standby_router = StandbyRouter(
-            StandbyReader(task_of, self._lease, clock, parts.standbys.stores_of, reader.pace),
+            StateReader(task_of, self._lease, clock, parts.standbys.stores_of, reader.pace),
             directory,
             self.workers,
             StandbyDirectory(kept.addresses),

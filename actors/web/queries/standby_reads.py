@@ -10,7 +10,7 @@ from aiohttp import web
 
 from actors._core.group.members import TaskId
 from actors.errors import ActorsError, NotOwnerError, NotReadyError
-from actors.runtime.queries.queries import StandbyReader
+from actors.runtime.queries.queries import StateReader
 from actors.runtime.spec import ActorSpec
 from actors.web.access.signature import HOP
 from actors.web.queries.routing import Directory, Places, Router, Step, Tried
@@ -65,7 +65,7 @@ class StandbyRouter(Router):
 
     def __init__(
         self,
-        reader: StandbyReader,
+        reader: StateReader,
         directory: Directory,
         workers: WorkerClient,
         standbys: StandbyDirectory,

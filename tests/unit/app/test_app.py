@@ -13,7 +13,7 @@ from faust.cli.worker import worker as FaustWorker  # noqa: N812  the class has 
 
 import actors
 from actors import App, ConfigurationError, Context, StoreOutsideHandlerError
-from actors._faust.databases import _try_open
+from actors._faust.disk import _try_open
 from actors._faust.setup import Setup
 from actors.cli.run.worker import banner_rows, worker
 from actors.declare.host import changelog_topic, table_changelog

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from actors._core.group.members import Declared, Member, TaskId, decode_member_data, encode_member_data
 from actors._core.group.placement import Copies, decode_copies, encode_copies
 from actors._core.group.programs import admit
-from actors._faust.standbys import ask_if_unheard
+from actors._faust.disk import ask_if_unheard
 from actors._kafka.consume.assignor import ActorAssignor
 
 CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: set(range(4)))

@@ -14,17 +14,21 @@ from actors._faust.startup.progress import (
     FIRST_LINE_S,
     LINE_EVERY_S,
     LOOK_S,
+    STALLED_S,
     Announcer,
     ProgressLog,
+    Restoring,
+    StartupProgress,
+    StartupWatch,
     ranges,
     reminding,
     restoring_text,
     waiting_texts,
+    why_stalled,
 )
 from actors.cli.progress import reporting
 from actors.ports import TopicPartition
 from actors.runtime.meters import RestoreMeter
-from actors.runtime.observe.startup_progress import STALLED_S, Restoring, StartupProgress, StartupWatch, why_stalled
 from actors.testing import ActorTestDriver
 from tests.kafka.helpers import eventually
 
@@ -67,13 +71,12 @@ def test_lines_come_at_a_bounded_rate_whatever_happens(caplog: pytest.LogCapture
         for number in range(400):
             now_s = number * LOOK_S
             scene = StartupProgress(restores=tuple(restore(one, number) for one in range(64)), waits={"x": []})
-            lines.show(scene, ["waiting for x"], now_s)
-            lines.ready(scene, ["waiting for x"], now_s)
+            lines.tell(scene, ["waiting for x"], now_s)
         first = (now_s - FIRST_LINE_S) // LINE_EVERY_S + 1
         assert len(caplog.messages) == 2 * first
-        lines.ready(StartupProgress(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
+        lines.tell(StartupProgress(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
         for _ in range(100):
-            lines.ready(StartupProgress(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
+            lines.tell(StartupProgress(owned={"run": [0, 1, 2]}, halted=("in[7] offset 12",)), [], now_s)
     assert caplog.messages[2 * int(first) :] == [
         f"this worker has partitions of run 0-2; halted in front of in[7] offset 12, after {now_s:.1f} s"
     ]
@@ -82,10 +85,9 @@ def test_lines_come_at_a_bounded_rate_whatever_happens(caplog: pytest.LogCapture
 def test_a_quick_start_says_only_what_it_owns(caplog: pytest.LogCaptureFixture):
     lines = ProgressLog()
     with caplog.at_level(logging.INFO):
-        lines.show(StartupProgress(restores=(restore(),)), [], 0.0)
-        lines.ready(StartupProgress(restores=(restore(),)), [], 0.0)
-        lines.ready(StartupProgress(owned={"run": [1]}), [], 1.0)
-        lines.ready(StartupProgress(), [], 9.0)
+        lines.tell(StartupProgress(restores=(restore(),)), [], 0.0)
+        lines.tell(StartupProgress(owned={"run": [1]}), [], 1.0)
+        lines.tell(StartupProgress(), [], 9.0)
     assert caplog.messages == [
         "this worker has partitions of run 1, after 1.0 s",
         "this worker has no partition: the group's other workers have all",

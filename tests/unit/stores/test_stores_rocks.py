@@ -420,11 +420,11 @@ def test_a_path_that_is_a_file_is_unavailable(tmp_path):
 def test_databases_share_their_resources(tmp_path):
     resources = RocksResources(block_cache_bytes=8 << 20, write_buffer_bytes=8 << 20)
     stores = [RocksStore.open(tmp_path / str(n), resources=resources) for n in range(2)]
-    before = resources.usage_bytes()[1]
+    before = resources._write_buffers.get_usage()
     stores[0].apply([(b"%05d" % k, b"x" * 1_000) for k in range(1_000)], at(1))
-    one = resources.usage_bytes()[1]
+    one = resources._write_buffers.get_usage()
     stores[1].apply([(b"%05d" % k, b"x" * 1_000) for k in range(1_000)], at(1))
-    both = resources.usage_bytes()[1]
+    both = resources._write_buffers.get_usage()
     assert before < one < both
     for store in stores:
         store.close()
@@ -435,7 +435,7 @@ def test_many_databases_that_hold_little_leave_the_shared_memory_free(tmp_path):
     stores = [RocksStore.open(tmp_path / str(n), resources=resources) for n in range(32)]
     for store in stores:
         store.apply([(b"k", b"x")], at(1))
-    used = resources.usage_bytes()[1]
+    used = resources._write_buffers.get_usage()
     assert used < 2 << 20, "writes would flush"
     assert not [*tmp_path.rglob("*.sst")]
     for store in stores:

@@ -17,8 +17,8 @@ from actors._core.task.lifecycle import State
 from actors.ports import Identity
 from actors.runtime.committer import Membership
 from actors.runtime.meters import WorkerMeters
-from actors.runtime.queries.queries import StandbyReader, StateReader
-from actors.runtime.queries.read_lease import ReadLease, ReadLeaseSettings
+from actors.runtime.queries.queries import StateReader
+from actors.runtime.queries.read_lease import ReadLease
 from actors.runtime.spec import ActorSpec, InputSpec
 from actors.runtime.state.restore import Restored
 from actors.runtime.task.task import Task
@@ -81,7 +81,7 @@ class Served:
         self.store.apply([(f"big{n}".encode(), encode_metadata(1, 1) + b"x" * 50_000) for n in range(8)], POSITION)
         self.tasks = {TaskId("talk", number): self._task(number) for number in range(PARTITIONS - 1)}
         self.is_member = True
-        self.lease = ReadLease(self._confirms, ReadLeaseSettings(lasts_s=10.0, renew_s=1.0))
+        self.lease = ReadLease(self._confirms, lasts_s=10.0, renew_s=1.0)
         clock, directory, workers = FakeClock(), Directory(_nobody, "w"), WorkerClient(Hops())
         self.queries = SimpleNamespace(
             actors={"talk": self.spec},
@@ -89,7 +89,7 @@ class Served:
             stores={"words": self.spec, "numbers": self.spec},
             router=Router(StateReader(self.tasks.get, self.lease, clock), directory, workers),
             standby_router=StandbyRouter(
-                StandbyReader(self.tasks.get, self.lease, clock, lambda *_: None),
+                StateReader(self.tasks.get, self.lease, clock, lambda *_: None),
                 directory,
                 workers,
                 StandbyDirectory(_no_copies),

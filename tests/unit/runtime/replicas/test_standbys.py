@@ -15,8 +15,7 @@ from actors._core.task.takeover import LogBounds, LostChangelog
 from actors.ports import Snapshots, TopicPartition
 from actors.runtime.replicas import follower
 from actors.runtime.replicas import standbys as module
-from actors.runtime.replicas.standby_state import Role
-from actors.runtime.replicas.standbys import Standbys, StandbyStore, Surroundings
+from actors.runtime.replicas.standbys import Role, Standbys, StandbyStore
 from actors.runtime.state import restore
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
@@ -95,12 +94,10 @@ class World:
             clock=self.clock,
             clock_skew_margin_ms=1000,
             acceptable_lag=100,
-            surroundings=Surroundings(
-                is_free=lambda task: task.partition not in self.owned,
-                is_working=lambda: False,
-                ask_for_rebalance=lambda: self.asked.append(self.clock.monotonic()),
-                checks=StandbyChecks(FakeGroupView(self.cluster, self.network), restorer),
-            ),
+            task_is_free=lambda task: task.partition not in self.owned,
+            is_working=lambda: False,
+            ask_for_rebalance=lambda: self.asked.append(self.clock.monotonic()),
+            checks=StandbyChecks(FakeGroupView(self.cluster, self.network), restorer),
         )
 
     def put(self, key: str, value: str | None, partition: int = 0, *, epoch: int = 1) -> int:

@@ -14,8 +14,8 @@ from actors import ConfigurationError, UnknownTopicError, ViewClosedError, ViewF
 from actors._core.partitioner import partition_for
 from actors._faust.views import copy_stores
 from actors.ports import TopicPartition
-from actors.runtime.replicas.view_replica import ViewReplicaStores
-from actors.runtime.replicas.views import TopicView, ViewCodecs, ViewParts
+from actors.runtime.replicas.view_replica import ViewParts, ViewReplicaStores
+from actors.runtime.replicas.views import TopicView, ViewCodecs
 from actors.testing.fakes.ports import FakeClock
 from actors.testing.fakes.views import FakeFollowing, FakeTopicLogs
 from stores._core.record import METADATA_HEADER, encode_metadata

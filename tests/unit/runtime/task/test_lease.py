@@ -9,7 +9,7 @@ import pytest
 
 from actors.errors import NotReadyError
 from actors.ports import Identity
-from actors.runtime.queries.read_lease import ANSWER_S, SPACING_S, ReadLease, ReadLeaseSettings
+from actors.runtime.queries.read_lease import ANSWER_S, SPACING_S, ReadLease
 
 ME, ME_AGAIN, OTHER = Identity("me", 1), Identity("me", 2), Identity("other", 2)
 
@@ -30,8 +30,8 @@ class Coordinator:
         return member in self.members
 
     def lease(self, *, is_exclusive: bool = True) -> ReadLease:
-        settings = ReadLeaseSettings(lasts_s=10.0, renew_s=1.0, is_exclusive=is_exclusive)
-        return ReadLease(self.confirms, settings, now_s=lambda: self.now_s)
+        spans = {"lasts_s": 10.0, "renew_s": 1.0}
+        return ReadLease(self.confirms, **spans, is_exclusive=is_exclusive, now_s=lambda: self.now_s)
 
 
 async def turns() -> None:

@@ -11,8 +11,8 @@ import pytest
 from actors import App
 from actors._core.group.members import TaskId
 from actors._core.task.lifecycle import State
+from actors._faust.disk import lags
 from actors._faust.service import ActorService
-from actors._faust.standbys import lags
 from actors.ports import Identity, TopicIdentity, TopicPartition
 from actors.runtime.committer import Membership
 from actors.runtime.worker import Worker, WorkerSettings

@@ -18,7 +18,8 @@ from actors.coordination import coordination
 from actors.coordination.messages import Acquire
 from actors.errors import BrokerUnavailableError
 from actors.ports import OwnerRecord
-from actors.runtime.observe.status import FeedStatus, HistogramStatus, RestoreStatus, WorkerStatus
+from actors.runtime.meters import RestoreMeter
+from actors.runtime.observe.status import FeedStatus, HistogramStatus, WorkerStatus
 from actors.testing import ActorTestDriver
 from actors.web.dashboard import group as group_module
 from actors.web.dashboard import waiting
@@ -116,7 +117,7 @@ def test_who_keeps_which_copies_and_what_they_lack() -> None:
     assert [row.has_copies for row in (view, build(statuses.quiet()))] == [True, False]
     restoring = statuses.copied()
     restoring.workers[1].tasks[0].restoring.append(
-        RestoreStatus(store="s", started_at_ms=NOW_MS, start=0, position=0, end=9, records=0)
+        RestoreMeter(store="s", started_at_ms=NOW_MS, start=0, position=0, end=9, records=0)
     )
     assert not any("still" in notice.text for notice in build(restoring).notices), "copies wait for restores"
     # Of an actor's page too; and what a worker said before it fell silent isn't believed.

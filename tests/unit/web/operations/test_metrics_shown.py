@@ -13,7 +13,7 @@ import yaml
 
 from actors.runtime.meters import QueryMeters
 from actors.runtime.observe.status import STILL_MS, BrokersStatus, WorkerStatus
-from actors.runtime.replicas.standby_state import Role
+from actors.runtime.replicas.standbys import Role
 from actors.web.metrics import PREFIX, families
 from spark_replay.cli.watch import METRICS
 from spark_replay.cli.watch import PREFIX as WATCH

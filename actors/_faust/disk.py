@@ -1,4 +1,4 @@
-"""The worker's standbys, and the state on its disk as it reports it to the group's leader."""
+"""The databases on a worker's disk, and what of them it reports to the group's leader."""
 
 from __future__ import annotations
 
@@ -8,50 +8,61 @@ from collections.abc import Callable, Iterable, Sequence
 from actors._core.group.members import TaskId
 from actors._core.logs import escaping
 from actors._faust.setup import Setup
-from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.assignor import ActorAssignor
-from actors._kafka.consume.logs import KafkaLogs
 from actors.declare.options import milliseconds
 from actors.ports import Clock
-from actors.runtime.replicas.standbys import Standbys, Surroundings
+from actors.runtime.replicas.standbys import Standbys
 from actors.runtime.spec import ActorSpec
-from actors.runtime.state.restore import Changelog, Restorer
+from actors.runtime.state.restore import Changelog
 from actors.runtime.state.stores import StoreCache
-from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.worker import Worker
 from stores._core.record import Position
-from stores.errors import StoreError
+from stores.errors import ForeignDatabaseError, StoreError, StoreUnavailableError
+from stores.folder import DataFolder
+from stores.ports import PartitionStore
+from stores.rocks import RocksStore
+from stores.rocks_options import RocksResources
 
 logger = escaping(logging.getLogger(__name__))
 
 
-def make_standbys(
-    setup: Setup,
-    specs: Sequence[ActorSpec],
-    *,
-    worker: Worker,
-    stores: StoreCache,
-    control: ControlPlane,
-    restorer: Restorer,
-    clock: Clock,
-    ask_for_rebalance: Callable[[], None],
-) -> Standbys:
-    """Create a worker's standbys; they start when it joins the group."""
+def make_cache(setup: Setup, folder: DataFolder, specs: Sequence[ActorSpec], *, cluster: str) -> StoreCache:
+    """Return the cache of a worker's databases, which opens those of a folder."""
     options = setup.app.actor_options
-    return Standbys(
-        specs,
-        logs=KafkaLogs(setup.connection, control, role="standby"),
-        stores=stores,
-        clock=clock,
-        clock_skew_margin_ms=milliseconds(options.clock_skew_margin),
-        acceptable_lag=options.acceptable_recovery_lag,
-        surroundings=Surroundings(
-            is_free=worker.is_free,
-            is_working=lambda: bool(worker.tasks),
-            ask_for_rebalance=ask_for_rebalance,
-            checks=StandbyChecks(control, restorer),
-        ),
+    resources = RocksResources(
+        block_cache_bytes=options.rocksdb_cache_bytes,
+        write_buffer_bytes=options.rocksdb_write_buffer_bytes,
+        databases=sum(spec.partition_count * len(spec.stores) for spec in specs),
     )
+    changelog_ids = {name: changelog.topic_id for spec in specs for name, changelog in spec.changelogs.items()}
+
+    def open_store(store: str, partition: int) -> PartitionStore:
+        return RocksStore.open(
+            folder.store_path(store, partition),
+            resources=resources,
+            identity=folder.identity(store, partition, cluster),
+            changelog_id=changelog_ids.get(store),
+            is_any_cluster=setup.lost_changelog.restores,
+        )
+
+    return StoreCache(open_store, folder.discard)
+
+
+async def open_on_disk(cache: StoreCache, folder: DataFolder, specs: Sequence[ActorSpec]) -> None:
+    """Open what is on disk: the assignment prefers partitions whose state is here."""
+    for spec in specs:
+        for store in spec.stores:
+            for partition in folder.partitions_on_disk(store.name):
+                if partition < spec.partition_count:
+                    await _try_open(cache, store.name, partition)
+
+
+async def _try_open(cache: StoreCache, store: str, partition: int) -> None:
+    """Open a store; one that can't be used is no reason not to start: its owner tries again, or stops."""
+    try:
+        await cache.open(store, partition)
+    except (StoreUnavailableError, ForeignDatabaseError) as error:
+        logger.warning("store %s, partition %d isn't counted as being on this disk: %s", store, partition, error)
 
 
 def ask_if_unheard(specs: Iterable[ActorSpec], assignor: ActorAssignor, ask_for_rebalance: Callable[[], None]) -> None:
