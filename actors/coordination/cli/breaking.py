@@ -51,7 +51,8 @@ class BreakLock(Operation):
         if not self.yes and not sys.stdin.isatty():
             raise UsageError(f"there is no terminal to ask on: give --yes if {name!r} shall be broken")
         async with client_of(setup, self.timeout) as client:
-            agreed, view = None, await client.look(name)
+            agreed: set[int] | None = None
+            view = await client.look(name)
             if not self.yes and view.holders:
                 agreed = {holder.token for holder in view.holders}
                 try:

@@ -375,9 +375,9 @@ class QueryRoutes:
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
             positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
-            what = {"actor": spec.name, "query": query.name, "key": keys.plain_key(key), "value": answer}
+            what: dict[str, Any] = {"actor": spec.name, "query": query.name, "key": keys.plain_key(key)}
             age = answers.freshness(positions.values())
-            return reply(AskAnswer(**what, partition=partition, positions=positions, **age))
+            return reply(AskAnswer(**what, value=answer, partition=partition, positions=positions, **age))
 
         return await self.at_the_owner(router, request, spec, partition, here, body)
 
