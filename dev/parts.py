@@ -24,10 +24,10 @@ import click
 from actors.local_kafka.errors import LocalKafkaError
 from actors.local_kafka.files import locked, replace_text
 from actors.local_kafka.jars import jars_folder
-from actors.local_kafka.ports import free_port
 from actors.local_kafka.processes import Process, spawn
 from actors.local_kafka.settings import HOST, STATE_FILE
 from dev import REPOSITORY
+from dev.kafka import free_port
 from faust_actors_java import find_java, java_version
 
 JAVA_21 = "21.0.8.2"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from actors.local_kafka.jars import QUICK_START
-from actors.local_kafka.ports import free_port
 from actors.local_kafka.settings import HOST
 from dev import parts
+from dev.kafka import free_port
 from dev.parts import Part
 
 CONFLUENT_API = "/apis/ccompat/v7"

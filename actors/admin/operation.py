@@ -49,6 +49,8 @@ class Operation(ABC):
 
     command: ClassVar[str]
     """The words of the command."""
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Calls as they are typed, for the help."""
 
     @property
     def verb(self) -> str:
@@ -65,9 +67,9 @@ class Operation(ABC):
         """
 
 
-def argument(metavar: str) -> Any:
-    """Return a field that is an argument of another name on the command line."""
-    return field(metadata={"metavar": metavar})
+def argument(metavar: str, **more: Any) -> Any:
+    """Return a field that is an argument of another name on the command line; `more` may have click's `type` of it."""
+    return field(metadata={"metavar": metavar, **more})
 
 
 def option(help: str, default: Any = None, **more: Any) -> Any:

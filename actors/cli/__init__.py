@@ -1,13 +1,12 @@
 """Commands on Faust's command line: `init`, `actors`, `topics`, `parked …`, `stopped …`, `state …`, and others.
 
-operations.py    the commands of the operations in `actors.admin`: `parked …`, `stopped …`, `pause`, and others
+operations.py    the commands of the operations of other packages: `parked …`, `locks …`, `pause`, and others
 settings.py      a command
 actors.py, reset.py   an operation each that needs more than the brokers; the last one replaces Faust's own command
 run              `dev`, and `worker` and `send`, which replace Faust's own
 state            the commands of this group
 init             the command and the templates of new projects
 deploy           what is asked around a deploy: `asyncapi`, `doctor`, `plan`, `schemas`, `topics`
-coordination.py  the group `locks`, whose commands are in `actors.coordination.cli`
 project.py       the app of a folder, for commands without `-A`; an app that can't be imported, as one line
 session.py       one run of a command: the app, where it prints, and errors as one line
 cluster.py       the state of the app's tasks as the brokers have it
@@ -28,7 +27,6 @@ from faust.cli.faust import cli
 from actors._faust.extensions import WorkerExtension
 from actors.admin.operations import OPERATIONS
 from actors.cli.actors import ListActors
-from actors.cli.coordination import locks
 from actors.cli.deploy import asyncapi, doctor, plan, schemas, topics
 from actors.cli.init import init
 from actors.cli.nearest import name_nearest
@@ -40,6 +38,7 @@ from actors.cli.run.send import send as send
 from actors.cli.run.worker import worker as worker
 from actors.cli.settings import settings
 from actors.cli.state import state
+from actors.coordination.cli import OPERATIONS as LOCKS
 
 cli.params = [option for option in cli.params if option.name != "version"]
 click.version_option(version("faust-actors"), message=f"faust-actors %(version)s, Faust {version('faust-streaming')}")(
@@ -53,7 +52,6 @@ for command in (
     dev,
     doctor,
     init,
-    locks,
     plan,
     schemas,
     settings,
@@ -61,7 +59,7 @@ for command in (
     topics,
 ):
     cli.add_command(command)
-add_operations(cli, [*OPERATIONS, ListActors, Reset])
+add_operations(cli, [*OPERATIONS, *LOCKS, ListActors, Reset])
 for group in (cli, *(one for one in cli.commands.values() if isinstance(one, click.Group))):
     name_nearest(group)
 

@@ -23,6 +23,7 @@ _GROUPS = {
     "stopped": "Retry or drop the timer, the result or the close that stopped a partition; the error in the log names "
     "it.",
     "feeds": "Release feeds that hold event time back.",
+    "locks": "Look at the lock service's locks, leaders and nodes, break a lock, and set a node.",
 }
 
 
@@ -33,7 +34,7 @@ def add_operations(root: click.Group, operations: Iterable[type[Operation]]) -> 
         parent = root
         for word in groups:
             if word not in parent.commands:
-                parent.add_command(click.Group(word, help=_GROUPS[word]))
+                parent.add_command(click.Group(word, help=_GROUPS[word], epilog=_examples(operation)))
             group = parent.commands[word]
             if not isinstance(group, click.Group):
                 raise TypeError(f"{word} is a command and no group")
@@ -53,7 +54,17 @@ def _command(operation: type[Operation], name: str) -> click.Command:
 
     hints = get_type_hints(operation)
     parameters = [_parameter(field, hints[field.name]) for field in fields(operation)]
-    return click.Command(name, callback=run, params=parameters, help=inspect.getdoc(operation))
+    return click.Command(
+        name, callback=run, params=parameters, help=inspect.getdoc(operation), epilog=_examples(operation)
+    )
+
+
+def _examples(operation: type[Operation]) -> str | None:
+    """Return the end of a command's help: calls as they are typed, which click would fold into a paragraph."""
+    if not operation.examples:
+        return None
+    title = "Example:" if len(operation.examples) == 1 else "Examples:"
+    return "\b\n" + "\n".join([title, *(f"  {line}" for line in operation.examples)])
 
 
 def _parameter(field: Field[Any], hint: Any) -> click.Parameter:
@@ -65,7 +76,8 @@ def _parameter(field: Field[Any], hint: Any) -> click.Parameter:
     choices = click.Choice(get_args(kind)) if get_origin(kind) is Literal else None
     metavar, chosen = field.metadata.get("metavar"), choices or types.get(kind, click.STRING)
     if "help" not in field.metadata:
-        return click.Argument([field.name], type=chosen, required=field.default is MISSING, metavar=metavar)
+        own = field.metadata.get("type", chosen)
+        return click.Argument([field.name], type=own, required=field.default is MISSING, metavar=metavar)
     return click.Option(
         [field.metadata.get("flag", f"--{field.name}"), field.name],
         type=click.BOOL if kind is bool else click.STRING if is_many else chosen,

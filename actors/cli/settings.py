@@ -30,21 +30,16 @@ OF_THE_PROCESS = ("origin", "reply_to")
 
 
 @click.command("settings")
-@click.pass_context
-def settings(context: click.Context) -> None:
+@with_session
+def settings(session: Session) -> None:
     """List the app's settings, first those that aren't the defaults, each with its value and where it comes from.
 
     The command line goes before the environment, the environment before `pyproject.toml`, and this before the
     arguments of `App`. Secrets are shown as `***`.
     """
-    root = context.find_root()
+    root = click.get_current_context().find_root()
     is_given = root.get_parameter_source("datadir") not in (None, ParameterSource.DEFAULT)
-    context.invoke(_list, datadir_option=is_given)
-
-
-@with_session
-def _list(session: Session, *, datadir_option: bool) -> None:
-    rows = shown_settings(session.app, datadir_option=datadir_option)
+    rows = shown_settings(session.app, datadir_option=is_given)
     if session.as_json:
         session.say_json([{"setting": row.name, "value": row.value, "from": row.source} for row in rows])
         return

@@ -35,11 +35,10 @@ Kind = Literal["lock", "semaphore"]
 Reason = Literal["busy", "timeout", "expired", "not-holder", "unknown", "mismatch", "crowded", "broken"]
 
 
-class Want(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for the resource.
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request for the resource asks for, as clients send it.
 
     Attributes:
-        id: of the request, by which events name it.
         owner: who asks; a holder that asks again gets its own token again.
         kind: what the resource is taken for; everyone has to agree as long as it is held or waited for.
         shared: as one of many readers, of a lock.
@@ -52,7 +51,6 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
         anew: the owner doesn't know what became of its earlier requests and claims: this one takes their place.
     """
 
-    id: str
     owner: str
     claim: str = ""
     anew: bool = False
@@ -63,6 +61,12 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     ttl_ms: int
     wait_ms: int = 0
     data: str = ""
+
+
+class Want(Asked, frozen=True, kw_only=True):
+    """A request for the resource; events name it by its `id`."""
+
+    id: str
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,15 +176,13 @@ def renew(lock: Lock, id: str, owner: str, token: int, ttl_ms: int, now_ms: int,
     return _with(lock, longer), [*events, Renewed(id, token, longer.expires_ms)]
 
 
-def release(
-    lock: Lock, id: str, owner: str, token: int, now_ms: int, *, entirely: bool = False, claim: str = ""
-) -> Step:
-    """Release once, the `claim` if one is named, or `entirely`, however often the owner holds it."""
+def release(lock: Lock, id: str, owner: str, token: int, now_ms: int, *, claim: str = "") -> Step:
+    """Release once, the `claim` if one is named."""
     lock, events = _overdue(lock, now_ms)
     holder = _holder(lock, owner)
     if holder is None or holder.token != token or not _is_claimed(holder, claim):
         return lock, [*events, Refused(id, _why_not(lock, owner, token, claim))]
-    left = None if entirely else _less(holder, claim)
+    left = _less(holder, claim)
     if left is not None:
         return _with(lock, left), [*events, Released(id, left.count)]
     lock, served = _serve(_without(lock, holder), now_ms)

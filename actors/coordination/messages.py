@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from actors.coordination.locks import Holder, Kind
+from actors.coordination.locks import Asked, Holder
 from actors.coordination.locks import Reason as LockReason
 from actors.coordination.registry import Member
 
@@ -43,19 +43,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     v: int = VERSION
 
 
-class Acquire(Request, frozen=True, kw_only=True, tag="acquire"):
-    """An `actors.coordination.locks.Want` over the wire. Answer: `Grant` or `Refusal`."""
+class Acquire(Asked, frozen=True, kw_only=True, tag_field="type", tag="acquire"):
+    """Take a lock or a semaphore. Answer: `Grant` or `Refusal`."""
 
-    owner: str
-    ttl_ms: int
-    kind: Kind = "lock"
-    shared: bool = False
-    permits: int = 1
-    limit: int = 1
-    wait_ms: int = 0
-    data: str = ""
-    claim: str = ""
-    anew: bool = False
+    v: int = VERSION
 
 
 class Renew(Request, frozen=True, kw_only=True, tag="renew"):
@@ -68,11 +59,10 @@ class Renew(Request, frozen=True, kw_only=True, tag="renew"):
 
 
 class Release(Request, frozen=True, kw_only=True, tag="release"):
-    """Let go, once or entirely. Answer: `Done` or `Refusal`."""
+    """Let go once. Answer: `Done` or `Refusal`."""
 
     owner: str
     token: int
-    entirely: bool = False
     claim: str = ""
 
 

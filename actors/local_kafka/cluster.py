@@ -1,4 +1,4 @@
-"""A Kafka cluster on this machine: brokers that can be killed, stopped, paused and started again.
+"""A Kafka cluster on this machine: brokers that are started together, and end together.
 
 Everything about a cluster is in its folder: the state file, and for each broker its properties, data and log.
 Each broker is a controller too, so a cluster of three goes on with any two of them.
@@ -26,31 +26,13 @@ from actors.local_kafka.processes import Process, spawn
 from actors.local_kafka.settings import HOST, STATE_FILE, Broker, Secure, State
 
 _READY_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 30.0
 # the last brokers of a quorum wait for a controller that is gone too: no reason to wait with them
 _DOWN_TIMEOUT_S = 5.0
 _DOWN_AND_DELETE_TIMEOUT_S = 1.0
-_KILL_TIMEOUT_S = 10.0
+KILL_TIMEOUT_S = 10.0
 _POLL_S = 0.05
-_LOCK_FILE = "lock"
+LOCK_FILE = "lock"
 _FULL_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerStatus:
-    """One broker as `Cluster.status` found it.
-
-    Attributes:
-        id: The broker.
-        port: Its port on 127.0.0.1.
-        pid: Its process, or None if it does not run.
-        state: `running`, `starting` (it does not answer yet, or is fenced), `paused` or `down`.
-    """
-
-    id: int
-    port: int
-    pid: int | None
-    state: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +81,11 @@ class Cluster:
         jars.java()
         jars.ensure_jars()
         folder = folder.absolute()
-        with locked(folder / _LOCK_FILE):
+        with locked(folder / LOCK_FILE):
             state = _prepare(folder, brokers, overrides, secure, port)
             missing = [broker for broker in state.brokers if not broker.running()]
             _format(folder, state, missing)
-            state = _start(folder, state, missing, awaited=[broker.id for broker in state.brokers])
-        return cls(folder, state.bootstrap, state.secure_bootstrap)
-
-    @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Returns the cluster in `folder`, whether it runs or not; starts nothing.
-
-        Raises:
-            ClusterStateError: There is none.
-        """
-        folder = folder.absolute()
-        state = _load(folder)
+            state = start(folder, state, missing, awaited=[broker.id for broker in state.brokers])
         return cls(folder, state.bootstrap, state.secure_bootstrap)
 
     def __enter__(self) -> Self:
@@ -125,71 +96,16 @@ class Cluster:
     ) -> None:
         self.down(delete=True)
 
-    @property
-    def broker_ids(self) -> tuple[int, ...]:
-        """The brokers' ids, from 1."""
-        return tuple(broker.id for broker in _load(self.folder).brokers)
-
     def pid(self, broker_id: int) -> int | None:
         """Returns a broker's process id, or None if it does not run."""
-        broker = _load(self.folder).broker(broker_id)
+        broker = state_in(self.folder).broker(broker_id)
         return broker.process.pid if broker.process is not None and broker.running() else None
-
-    def address(self, broker_id: int) -> str:
-        """Returns one broker's `127.0.0.1:port`."""
-        return f"{HOST}:{_load(self.folder).broker(broker_id).port}"
 
     def why_ended(self, broker_id: int) -> str:
         """Returns why a broker ended, as far as its log says it, or the disk."""
         if shutil.disk_usage(self.folder).free < _FULL_BYTES:
             return f"the disk of {self.folder} is full: free some space"
         return _why(self.folder, broker_id)
-
-    def log_file(self, broker_id: int) -> Path:
-        """Returns the path of a broker's log."""
-        return _home(self.folder, broker_id) / "broker.log"
-
-    def data_dir(self, broker_id: int) -> Path:
-        """Returns the folder with a broker's partitions, for `DumpLogSegments` and the like."""
-        return _home(self.folder, broker_id) / "data"
-
-    def kill(self, broker_id: int) -> None:
-        """Kills a broker (SIGKILL) and waits until it is gone. Nothing to do if it does not run."""
-        _kill(_processes(_load(self.folder), [broker_id]))
-
-    def stop(self, broker_id: int, *, timeout_s: float = _STOP_TIMEOUT_S) -> None:
-        """Stops a broker in good order (SIGTERM) and waits until it is gone.
-
-        Raises:
-            LocalKafkaError: It still runs after `timeout_s` seconds, as it does without a quorum.
-        """
-        if not _terminate(_processes(_load(self.folder), [broker_id]), timeout_s):
-            raise LocalKafkaError(f"broker {broker_id} still runs {timeout_s:g} s after SIGTERM: is there a quorum?")
-
-    def start(self, broker_id: int) -> None:
-        """Starts a broker on its old port and data, if it does not run; waits until it is unfenced.
-
-        Raises:
-            BrokerNotReadyError: It ended or was not ready in a minute, as happens without a quorum.
-        """
-        with locked(self.folder / _LOCK_FILE):
-            state = _load(self.folder)
-            broker = state.broker(broker_id)
-            _start(self.folder, state, [] if broker.running() else [broker], awaited=[broker_id])
-
-    def pause(self, broker_id: int) -> None:
-        """Freezes a broker (SIGSTOP): its connections stay open and nothing answers."""
-        self._signal(broker_id, signal.SIGSTOP)
-        self._await_paused(broker_id, paused=True)
-
-    def resume(self, broker_id: int) -> None:
-        """Lets a paused broker go on (SIGCONT). It may be fenced at first: `start` waits until it is not."""
-        self._signal(broker_id, signal.SIGCONT)
-        self._await_paused(broker_id, paused=False)
-
-    def status(self) -> tuple[BrokerStatus, ...]:
-        """Returns how each broker does."""
-        return tuple(_status(broker) for broker in _load(self.folder).brokers)
 
     def down(self, *, delete: bool = False) -> None:
         """Ends all brokers: SIGTERM, then SIGKILL for those that still run after 5 s, or 1 s with `delete`.
@@ -201,36 +117,27 @@ class Cluster:
         """
         if not (self.folder / STATE_FILE).exists():
             return
-        with locked(self.folder / _LOCK_FILE):
+        with locked(self.folder / LOCK_FILE):
             state = settings.load(self.folder)
             if state is None:
                 return
-            processes = _processes(state, [broker.id for broker in state.brokers])
-            if not _terminate(processes, _DOWN_AND_DELETE_TIMEOUT_S if delete else _DOWN_TIMEOUT_S):
-                _kill(processes)
+            processes = processes_of(state, [broker.id for broker in state.brokers])
+            if not terminate(processes, _DOWN_AND_DELETE_TIMEOUT_S if delete else _DOWN_TIMEOUT_S):
+                kill(processes)
             if delete:
                 _delete(self.folder, state)
 
-    def _signal(self, broker_id: int, signum: signal.Signals) -> None:
-        sent = [process.send(signum) for process in _processes(_load(self.folder), [broker_id])]
-        if sent != [True]:
-            raise ClusterStateError(f"broker {broker_id} does not run: start it first")
 
-    def _await_paused(self, broker_id: int, *, paused: bool) -> None:
-        process = _load(self.folder).broker(broker_id).process
-        # the signal is delivered by the kernel a moment after the call that sends it
-        if process is not None and not _poll(lambda: process.paused() == paused, _KILL_TIMEOUT_S):
-            raise LocalKafkaError(f"broker {broker_id} did not {'pause' if paused else 'resume'}")
-
-
-def _load(folder: Path) -> State:
+def state_in(folder: Path) -> State:
+    """Returns the state of the cluster in a folder; `ClusterStateError` if there is none."""
     state = settings.load(folder)
     if state is None:
         raise ClusterStateError(f"no cluster in {folder}: start one with up")
     return state
 
 
-def _home(folder: Path, broker_id: int) -> Path:
+def home_of(folder: Path, broker_id: int) -> Path:
+    """Returns a broker's folder."""
     return folder / f"broker-{broker_id}"
 
 
@@ -269,7 +176,7 @@ def _format(folder: Path, state: State, brokers: Iterable[Broker]) -> None:
     running: list[tuple[Broker, subprocess.Popen[str]]] = []
     for broker in brokers:
         properties = _write_properties(folder, state, broker)
-        if (_home(folder, broker.id) / "data" / "meta.properties").exists():
+        if (home_of(folder, broker.id) / "data" / "meta.properties").exists():
             continue
         users = () if state.secure is None else state.secure.format_arguments()
         args = ("format", "--cluster-id", state.cluster_id, "--config", str(properties), "--ignore-formatted", *users)
@@ -287,18 +194,19 @@ def _format(folder: Path, state: State, brokers: Iterable[Broker]) -> None:
 
 
 def _write_properties(folder: Path, state: State, broker: Broker) -> Path:
-    home = _home(folder, broker.id)
+    home = home_of(folder, broker.id)
     home.mkdir(parents=True, exist_ok=True)
     path = home / "server.properties"
     path.write_text(settings.server_properties(state, broker, log_dir=home / "data"), encoding="ascii")
     return path
 
 
-def _start(folder: Path, state: State, brokers: Iterable[Broker], *, awaited: Iterable[int]) -> State:
+def start(folder: Path, state: State, brokers: Iterable[Broker], *, awaited: Iterable[int]) -> State:
+    """Starts brokers and waits until the awaited ones are ready; else those started here are killed."""
     started: list[Process] = []
     try:
         for broker in brokers:
-            home = _home(folder, broker.id)
+            home = home_of(folder, broker.id)
             properties = _write_properties(folder, state, broker)
             command = jars.broker_command(properties, log_file=home / "broker.log", heap=state.heap)
             started.append(spawn(command, home / "stdout.log"))
@@ -307,7 +215,7 @@ def _start(folder: Path, state: State, brokers: Iterable[Broker], *, awaited: It
             settings.save(folder, state)
         _await_ready(folder, state, frozenset(awaited))
     except BaseException:
-        _kill(started)
+        kill(started)
         raise
     return state
 
@@ -320,16 +228,17 @@ def _await_ready(folder: Path, state: State, awaited: frozenset[int]) -> None:
         for broker in brokers:
             if not broker.running():
                 raise BrokerNotReadyError(f"broker {broker.id} ended while starting: {_why(folder, broker.id)}")
-        waiting[:] = [broker for broker in waiting if not awaited <= _seen_by(broker)]
+        waiting[:] = [broker for broker in waiting if not awaited <= seen_by(broker)]
         return not waiting
 
-    if not _poll(ready, _READY_TIMEOUT_S):
+    if not poll(ready, _READY_TIMEOUT_S):
         late = ", ".join(str(broker.id) for broker in waiting)
         why = _why(folder, waiting[0].id)
         raise BrokerNotReadyError(f"not ready after {_READY_TIMEOUT_S:g} s: broker {late}: {why}")
 
 
-def _seen_by(broker: Broker) -> frozenset[int]:
+def seen_by(broker: Broker) -> frozenset[int]:
+    """Returns the brokers that a broker sees; none if it does not answer."""
     # each broker is asked for its own view, because another's may still hold the one from before a restart
     try:
         return frozenset(endpoint.id for endpoint in alive_brokers(HOST, broker.port))
@@ -338,7 +247,7 @@ def _seen_by(broker: Broker) -> frozenset[int]:
 
 
 def _why(folder: Path, broker_id: int) -> str:
-    home = _home(folder, broker_id)
+    home = home_of(folder, broker_id)
     for path in (home / "broker.log", home / "stdout.log"):
         with suppress(OSError):
             telling = _telling(path.read_text(errors="replace"), last=True)
@@ -352,22 +261,14 @@ def _telling(output: str, *, last: bool) -> str:
     return lines[-1 if last else 0][:300] if lines else ""
 
 
-def _status(broker: Broker) -> BrokerStatus:
-    if broker.process is None or not broker.running():
-        return BrokerStatus(broker.id, broker.port, None, "down")
-    if broker.process.paused():
-        state = "paused"
-    else:
-        state = "running" if broker.id in _seen_by(broker) else "starting"
-    return BrokerStatus(broker.id, broker.port, broker.process.pid, state)
-
-
-def _processes(state: State, broker_ids: Iterable[int]) -> list[Process]:
+def processes_of(state: State, broker_ids: Iterable[int]) -> list[Process]:
+    """Returns the processes of some brokers, also those that ended."""
     brokers = (state.broker(broker_id) for broker_id in broker_ids)
     return [broker.process for broker in brokers if broker.process is not None]
 
 
-def _terminate(processes: Iterable[Process], timeout_s: float) -> bool:
+def terminate(processes: Iterable[Process], timeout_s: float) -> bool:
+    """Ends processes by SIGTERM; returns False if one still runs then."""
     processes = list(processes)
     deadline = time.monotonic() + timeout_s
     for process in processes:
@@ -377,26 +278,28 @@ def _terminate(processes: Iterable[Process], timeout_s: float) -> bool:
     return all(ended)
 
 
-def _kill(processes: Iterable[Process]) -> None:
+def kill(processes: Iterable[Process]) -> None:
+    """Kills processes (SIGKILL) and waits until they are gone."""
     processes = list(processes)
     for process in processes:
         process.send(signal.SIGKILL)
     for process in processes:
-        if not process.wait(_KILL_TIMEOUT_S):
-            raise LocalKafkaError(f"process {process.pid} still runs {_KILL_TIMEOUT_S:g} s after SIGKILL")
+        if not process.wait(KILL_TIMEOUT_S):
+            raise LocalKafkaError(f"process {process.pid} still runs {KILL_TIMEOUT_S:g} s after SIGKILL")
 
 
 def _delete(folder: Path, state: State) -> None:
     # only what is ours: the folder may be one that a person named by mistake
     for broker in state.brokers:
-        shutil.rmtree(_home(folder, broker.id), ignore_errors=True)
+        shutil.rmtree(home_of(folder, broker.id), ignore_errors=True)
     (folder / STATE_FILE).unlink()
-    (folder / _LOCK_FILE).unlink()
+    (folder / LOCK_FILE).unlink()
     with suppress(OSError):
         folder.rmdir()
 
 
-def _poll(condition: Callable[[], bool], timeout_s: float) -> bool:
+def poll(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Waits until a condition is true; returns False if it is not in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:

@@ -1,7 +1,6 @@
 """Apache Kafka's jars, fetched once from Maven Central, and the Java commands that run from them."""
 
 import os
-import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -11,12 +10,6 @@ from faust_actors_java import LEAST_JAVA, fetch_jars, find_java
 
 BROKER = "kafka.Kafka"
 STORAGE_TOOL = "kafka.tools.StorageTool"
-TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
-CONSOLE_PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
-CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-GET_OFFSET_SHELL = "org.apache.kafka.tools.GetOffsetShell"
-CONSUMER_GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-LOG_DIRS_COMMAND = "org.apache.kafka.tools.LogDirsCommand"
 
 _HERE = Path(__file__).resolve().parent
 _ROOT = _HERE.parents[1]
@@ -105,37 +98,6 @@ def tool_command(main_class: str, *args: str) -> list[str]:
     return java_command(main_class, *args, flags=("-Xmx256m", f"-Dlog4j2.configurationFile={TOOLS_LOG}"))
 
 
-def run_tool(
-    main_class: str, *args: str, stdin: str | None = None, timeout_s: float = 60.0, check: bool = True
-) -> subprocess.CompletedProcess[str]:
-    """Runs one of Kafka's Java tools to its end.
-
-    Args:
-        main_class: The class to run, one of this module's constants.
-        *args: Its arguments.
-        stdin: Its standard input; empty if None.
-        timeout_s: After so many seconds it is killed.
-        check: Whether an exit code other than 0 raises.
-
-    Raises:
-        LocalKafkaError: It failed and `check` is set, or took too long.
-    """
-    name = main_class.rpartition(".")[2]
-    try:
-        result = subprocess.run(
-            tool_command(main_class, *args),
-            input=stdin or "",
-            text=True,
-            capture_output=True,
-            timeout=timeout_s,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise LocalKafkaError(f"{name} was not done after {timeout_s:g} s: {' '.join(args)}") from error
-    if check and result.returncode != 0:
-        raise LocalKafkaError(f"{name} failed ({result.returncode}): {_last_line(result.stdout + result.stderr)}")
-    return result
-
-
 def broker_command(properties: Path, *, log_file: Path, heap: str) -> list[str]:
     """Returns the command that runs a broker with this properties file."""
     flags = (
@@ -171,7 +133,3 @@ def _quick_start() -> tuple[str, ...]:
         return QUICK_START
     # An archive that another JVM made isn't used; a warning of that would be among a tool's output.
     return (*QUICK_START, f"-XX:SharedArchiveFile={archive()}", "-Xlog:disable", "-Xlog:all=error:stderr")
-
-
-def _last_line(output: str) -> str:
-    return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "it says nothing more")

@@ -61,8 +61,3 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def free_port() -> int:
-    """Return one of `free_ports`."""
-    return free_ports(1)[0]

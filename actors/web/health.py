@@ -26,7 +26,7 @@ that has nothing to do because there are more workers than partitions is ready, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 from aiohttp import web
@@ -34,6 +34,7 @@ from aiohttp import web
 from actors._core.task.lifecycle import State
 from actors._faust.app import App
 from actors.runtime.task.task import Task
+from actors.runtime.worker import Worker
 from stores._core.printable import counted
 
 PREFIX = "/health"
@@ -48,25 +49,18 @@ def health_pages(app: App) -> web.Application:
     async def health(_: web.Request) -> web.Response:
         missing, stopped = what_is_missing(app), stopped_partitions(app)
         status = "unavailable" if missing else "degraded" if stopped else "ok"
-        probes = {"live": not what_is_dead(app), "startup": not what_is_to_start(app), "ready": not missing}
+        probes = {name: not look(app) for name, look in _PROBES.items()}
         paused = paused_partitions(app)
         content = {"status": status, **probes, "missing": missing, "stopped": stopped, "paused": paused}
         return _reply(content, is_there=not missing)
 
-    async def live(_: web.Request) -> web.Response:
-        return _reply_missing(what_is_dead(app))
-
-    async def startup(_: web.Request) -> web.Response:
-        return _reply_missing(what_is_to_start(app))
-
-    async def ready(_: web.Request) -> web.Response:
-        return _reply_missing(what_is_missing(app))
+    async def probe(request: web.Request) -> web.Response:
+        missing = _PROBES[request.match_info["probe"]](app)
+        return _reply({"status": "unavailable" if missing else "ok", "missing": missing}, is_there=not missing)
 
     part = web.Application()
     part.router.add_get("", health)
-    part.router.add_get("/live", live)
-    part.router.add_get("/startup", startup)
-    part.router.add_get("/ready", ready)
+    part.router.add_get(f"/{{probe:{'|'.join(_PROBES)}}}", probe)
     return part
 
 
@@ -77,12 +71,7 @@ def what_is_dead(app: App) -> list[str]:
 
 def what_is_to_start(app: App) -> list[str]:
     """Return what the worker's start waits for, nothing once the group has assigned its partitions."""
-    service = app.actor_service
-    if not app.actors and service.is_open:
-        return []
-    if service.worker is None:
-        return ["the worker is starting"]
-    return [] if service.worker.meters.rebalances else ["the group hasn't given out its partitions"]
+    return _until(app, lambda worker: worker.meters.rebalances > 0)
 
 
 def what_is_missing(app: App) -> list[str]:
@@ -90,16 +79,12 @@ def what_is_missing(app: App) -> list[str]:
     service = app.actor_service
     if service.is_broken or service.should_stop:
         return ["the worker is ending"]
-    if not app.actors and service.is_open:
-        return []
-    worker = service.worker
-    if worker is None:
-        return ["the worker is starting"]
-    if not worker.is_assigned:
-        return ["the group hasn't given out its partitions"]
-    states = Counter(task.state for task in worker.tasks)
-    total = len(worker.tasks)
-    missing = [*_what_is_wrong_with_the_clock(app), *_what_is_silent(app, worker.tasks)]
+    missing = _until(app, lambda worker: worker.is_assigned)
+    if missing or not app.actors:
+        return missing
+    states = Counter(task.state for task in service.tasks)
+    total = len(service.tasks)
+    missing = [*_what_is_wrong_with_the_clock(app), *_what_is_silent(app, service.tasks)]
     missing += [
         f"{count} of {counted(total, 'partition')}: {state.value}"
         for state, count in states.items()
@@ -108,6 +93,16 @@ def what_is_missing(app: App) -> list[str]:
     if total and states.keys() <= _STOPPED:
         missing.append(f"all {total} partitions stand still" if total > 1 else "the only partition stands still")
     return missing
+
+
+def _until(app: App, has_partitions: Callable[[Worker], bool]) -> list[str]:
+    """Return what the worker waits for until it has partitions, or, without actors, until all that it runs is open."""
+    service = app.actor_service
+    if not app.actors and service.is_open:
+        return []
+    if service.worker is None:
+        return ["the worker is starting"]
+    return [] if has_partitions(service.worker) else ["the group hasn't given out its partitions"]
 
 
 def _what_is_wrong_with_the_clock(app: App) -> list[str]:
@@ -171,8 +166,11 @@ def paused_partitions(app: App) -> list[dict[str, str | int]]:
     ]
 
 
-def _reply_missing(missing: list[str]) -> web.Response:
-    return _reply({"status": "unavailable" if missing else "ok", "missing": missing}, is_there=not missing)
+_PROBES: Mapping[str, Callable[[App], list[str]]] = {
+    "live": what_is_dead,
+    "startup": what_is_to_start,
+    "ready": what_is_missing,
+}
 
 
 def _reply(content: Mapping[str, object], *, is_there: bool) -> web.Response:

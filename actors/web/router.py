@@ -23,7 +23,7 @@ from actors.web.events.followers import EventStream
 from actors.web.events.routes import HEADERS, LAST_EVENT_ID, PARAMETERS, Broadcasts, followed_stores
 from actors.web.messages.kinds import Addressee
 from actors.web.messages.openapi import inlined, send_operation
-from actors.web.messages.routes import MAX_OFFSET, SEND_PARAMETERS, SINGLE, STATUS_PARAMETERS, check_writable
+from actors.web.messages.routes import MAX_OFFSET, SEND_PARAMETERS, STATUS_PARAMETERS, check_writable, sent_once
 from actors.web.messages.sending import Messages, Sending
 from actors.web.problems import HttpAnswer, Problem, bad_request, not_ready
 from actors.web.queries.coding import KeyCoding, Parameters, last_key
@@ -92,7 +92,7 @@ class Routes:
 
     async def _send(self, actor: str, request: Request) -> Response:
         encoding = Parameters(request.url.query, SEND_PARAMETERS).encoding()
-        sending = Sending(_raw_path(request), _sent_once(request), encoding)
+        sending = Sending(_raw_path(request), sent_once(request.headers.getlist), encoding)
         base, named, *_ = sending.parts
         _check_slashes(base.endswith("/actors") and named == actor)
         return _response(await self._messages.send(sending, await _json_body(request)))
@@ -164,13 +164,6 @@ def _raw_path(request: Request) -> str:
     """Return the path as the client sent it, since a decoded key may have slashes."""
     raw: bytes = request.scope["raw_path"]
     return raw.partition(b"?")[0].decode("latin-1")
-
-
-def _sent_once(request: Request) -> dict[str, str]:
-    for name in SINGLE:
-        if len(request.headers.getlist(name)) > 1:
-            raise bad_request("bad-header", f"the header {name} is there twice")
-    return {name.lower(): request.headers[name] for name in SINGLE if name in request.headers}
 
 
 async def _json_body(request: Request) -> bytes:

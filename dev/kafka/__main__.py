@@ -8,13 +8,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from actors.local_kafka.cluster import BrokerStatus, Cluster
 from actors.local_kafka.errors import LocalKafkaError
 from actors.local_kafka.jars import ensure_jars, kafka_version
 from actors.local_kafka.ports import is_free
 from actors.local_kafka.probe import alive_brokers
 from actors.local_kafka.settings import STATE_FILE, Secure
 from dev import REPOSITORY
+from dev.kafka.cluster import BrokerStatus, Cluster
 from dev.kafka.existing import existing_brokers
 
 USUAL_PORT = 9092

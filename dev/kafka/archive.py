@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 from actors.local_kafka import jars
-from actors.local_kafka.cluster import Cluster
 from actors.local_kafka.errors import LocalKafkaError
 from actors.local_kafka.files import locked
 from dev import REPOSITORY
+from dev.kafka.cluster import Cluster
 
 _TIMEOUT_S = 300.0
 

@@ -18,8 +18,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
 from actors._core.partitioner import partition_for
-from actors.local_kafka.jars import CONSOLE_CONSUMER, run_tool
-from dev.kafka import Cluster
+from dev.kafka import CONSOLE_CONSUMER, Cluster, run_tool
 from tests.crash import rules
 from tests.crash.checks import Placed, Record
 from tests.crash.streams import StreamsProcess

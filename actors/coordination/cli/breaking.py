@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
+from dataclasses import dataclass
+from typing import ClassVar
 
 import click
 
-from actors.cli.coordination import examples
-from actors.cli.session import Session, with_session
+from actors._faust.setup import Setup
+from actors.admin.operation import Answer, Caller, Operation, argument, option
 from actors.coordination.cli.reading import holder_json
-from actors.coordination.cli.service import NameType, client_of, timeout_option
+from actors.coordination.cli.service import NAME, TIMEOUT, TIMEOUT_S, client_of
 from actors.coordination.cli.text import quoted
 from actors.coordination.errors import CoordinationError
 from actors.coordination.locks import Holder
 from actors.coordination.messages import View
+from actors.errors import UsageError
 from stores._core.printable import printable
 
 NEXT = "its holders notice at their next renewal; only tokens stop them earlier"
@@ -24,79 +26,69 @@ class HoldersChangedError(CoordinationError):
     """Somebody else holds the lock than was agreed to take it from."""
 
 
-@click.command("break", epilog=examples("faust -A actors.coordination.app locks break printer-7"))
-@click.argument("name", type=NameType())
-@click.option("--yes", is_flag=True, help="Don't ask.")
-@timeout_option
-@with_session
-def break_lock(session: Session, name: str, yes: bool, timeout: float) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakLock(Operation):
     """Take the lock NAME from its holders.
 
     Shows the holders and asks first. Then the next in line gets it. A worker of the service has to run. What a
     former holder still writes is stopped by nothing but a check of its fencing token.
     """
-    if not yes and not sys.stdin.isatty():
-        raise click.UsageError(f"there is no terminal to ask on: give --yes if {name!r} shall be broken")
-    agreed: tuple[Holder, ...] | None = None
-    if not yes:
-        agreed = asyncio.run(_look(session, name, timeout)).holders
-        if agreed and not _is_agreed(name, agreed):
-            session.remark(f"{printable(name)} wasn't broken")
-            raise SystemExit(1)
-    _tell(session, name, asyncio.run(_break(session, name, timeout, agreed)))
+
+    command: ClassVar[str] = "locks break"
+    examples: ClassVar[tuple[str, ...]] = ("faust -A actors.coordination.app locks break printer-7",)
+    name: str = argument("NAME", type=NAME)
+    yes: bool = option("Don't ask.", False)
+    timeout: float = option(TIMEOUT, TIMEOUT_S, least=0.1)
+
+    async def run(self, setup: Setup, caller: Caller) -> Answer:
+        """Break the lock; say what there was to see just before.
+
+        Raises:
+            UnknownLockError: nobody ever held it.
+            HoldersChangedError: others hold it than were agreed on.
+        """
+        name = self.name
+        if not self.yes and not sys.stdin.isatty():
+            raise UsageError(f"there is no terminal to ask on: give --yes if {name!r} shall be broken")
+        async with client_of(setup, self.timeout) as client:
+            agreed: set[int] | None = None
+            view = await client.look(name)
+            if not self.yes and view.holders:
+                agreed = {holder.token for holder in view.holders}
+                try:
+                    caller.confirm(_question(name, view.holders))
+                except click.Abort:
+                    return Answer(content=None, failure=f"{printable(name)} wasn't broken")
+                view = await client.look(name)
+            if agreed is not None and not {holder.token for holder in view.holders} <= agreed:
+                raise HoldersChangedError(
+                    f"{name!r} is held by others than a moment ago, and wasn't broken: {_names(view.holders)}: look "
+                    "again"
+                )
+            # Of a lock that nobody ever held it raises before it asks for anything.
+            if view.holders or not view.last_token:
+                await client.break_lock(name)
+        return _answer(name, view)
 
 
-async def _look(session: Session, name: str, timeout_s: float) -> View:
-    """Return the holders of a lock.
-
-    Raises:
-        UnknownLockError: nobody ever did.
-    """
-    async with client_of(session, timeout_s) as client:
-        view = await client.look(name)
-        if not view.last_token:
-            # It raises before it asks for anything.
-            await client.break_lock(name)
-        return view
-
-
-async def _break(session: Session, name: str, timeout_s: float, agreed: tuple[Holder, ...] | None) -> View:
-    """Break a lock, and give what there was to see just before.
-
-    Raises:
-        UnknownLockError: nobody ever held it.
-        HoldersChangedError: others hold it than were agreed on.
-    """
-    async with client_of(session, timeout_s) as client:
-        view = await client.look(name)
-        if agreed is not None and not {one.token for one in view.holders} <= {one.token for one in agreed}:
-            raise HoldersChangedError(
-                f"{name!r} is held by others than a moment ago, and wasn't broken: {_names(view.holders)}: look again"
-            )
-        if view.holders or not view.last_token:
-            await client.break_lock(name)
-        return view
-
-
-def _is_agreed(name: str, holders: tuple[Holder, ...]) -> bool:
-    click.echo(f"{printable(name)} is held by", err=True)
+def _question(name: str, holders: tuple[Holder, ...]) -> str:
+    lines = [f"{printable(name)} is held by"]
     for holder in holders:
         data = f", data {quoted(holder.data)}" if holder.data else ""
-        click.echo(f"  {printable(holder.owner)}, token {holder.token}{data}", err=True)
-    return click.confirm(f"Break it? {NEXT.capitalize()}.", err=True)
+        lines.append(f"  {printable(holder.owner)}, token {holder.token}{data}")
+    return "\n".join([*lines, f"Break it? {NEXT.capitalize()}."])
 
 
-def _tell(session: Session, name: str, before: View) -> None:
-    if session.as_json:
-        broken = [holder_json(holder) for holder in before.holders]
-        session.say_json({"name": name, "broken": broken, "waiting": before.waiting, "last_token": before.last_token})
-    elif not before.holders:
-        session.say(f"nobody holds {printable(name)} (last token {before.last_token}): there is nothing to break")
+def _answer(name: str, before: View) -> Answer:
+    if not before.holders:
+        lines = [f"nobody holds {printable(name)} (last token {before.last_token}): there is nothing to break"]
     else:
-        session.say(f"broken: {printable(name)}, which was held by {_names(before.holders)}")
-        session.say(f"next: {NEXT}")
+        lines = [f"broken: {printable(name)}, which was held by {_names(before.holders)}", f"next: {NEXT}"]
         if before.waiting:
-            session.say(f"{before.waiting} waited for it: the first of them has it now")
+            lines.append(f"{before.waiting} waited for it: the first of them has it now")
+    broken = [holder_json(holder) for holder in before.holders]
+    content = {"name": name, "broken": broken, "waiting": before.waiting, "last_token": before.last_token}
+    return Answer(content=content, lines=lines)
 
 
 def _names(holders: tuple[Holder, ...]) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import click
-
-from actors.cli.coordination import examples
-from actors.cli.session import Session, with_session
-from actors.coordination.cli.reading import Found, Reading, read
-from actors.coordination.cli.service import NameType, UnknownNameError
+from actors._faust.setup import Setup
+from actors.admin.operation import Answer, Caller, Operation, argument, option
+from actors.coordination.cli.reading import Found, read
+from actors.coordination.cli.service import NAME, UnknownNameError
 from actors.coordination.cli.text import duration, left, quoted, short
 from actors.coordination.locks import Holder, Lock, Waiter
 from stores._core.printable import counted, moment, printable
@@ -19,45 +17,70 @@ from stores._core.printable import counted, moment, printable
 _COLUMNS = ("name", "kind", "holder", "#token", "#left", "as", "data", "#waiting", "#last token")
 
 
-@click.command(
-    "list",
-    epilog=examples(
-        "faust -A actors.coordination.app locks list --held --prefix printer-",
-        "faust --json -A actors.coordination.app locks list",
-    ),
-)
-@click.option("--held", is_flag=True, help="Only what somebody has now.")
-@click.option("--prefix", default="", metavar="TEXT", help="Only names that begin with it.")
-@click.option("--all", "is_all", is_flag=True, help="Also names that were never locks: nodes, groups, barriers.")
-@with_session
-def list_locks(session: Session, held: bool, prefix: str, is_all: bool) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListLocks(Operation):
     """List the locks, semaphores and leaders.
 
     It is what is committed to the service's changelog, also when no worker of the service runs. A lease that is over by
     the clock, and that no worker has let go yet, is marked "over".
     """
-    reading = asyncio.run(read(session))
-    found = [
-        one
-        for one in reading.found
-        if one.name.startswith(prefix) and (is_all or "lock" in one.uses) and (one.is_held or not held)
-    ]
-    if session.as_json:
-        about = {"app": str(session.app.conf.id), "read_at_ms": reading.read_at_ms}
-        session.say_json({**about, "names": [one.lock_json() for one in found]})
-    else:
-        _say_table(session, reading, found)
+
+    command: ClassVar[str] = "locks list"
+    examples: ClassVar[tuple[str, ...]] = (
+        "faust -A actors.coordination.app locks list --held --prefix printer-",
+        "faust --json -A actors.coordination.app locks list",
+    )
+    held: bool = option("Only what somebody has now.", False)
+    prefix: str = option("Only names that begin with it.", "", metavar="TEXT")
+    is_all: bool = option("Also names that were never locks: nodes, groups, barriers.", False, flag="--all")
+
+    async def run(self, setup: Setup, caller: Caller) -> Answer:
+        """Carry it out."""
+        reading, app = await read(setup), str(setup.app.conf.id)
+        names = [
+            name
+            for name in reading.found
+            if name.name.startswith(self.prefix)
+            and (self.is_all or "lock" in name.uses)
+            and (name.is_held or not self.held)
+        ]
+        when = f"as committed at {moment(reading.read_at_ms)}"
+        rows = [row for name in names for row in _rows(name)]
+        is_over = any(name.is_over(holder.expires_ms) for name in names for holder in name.resource.lock.holders)
+        over = "over: by the clock. A worker of the service lets it go when one runs"
+        return Answer(
+            content={"app": app, "read_at_ms": reading.read_at_ms, "names": [name.lock_json() for name in names]},
+            table=(f"Locks of {app}, {when}", _COLUMNS, rows) if names else None,
+            lines=() if names else [f"no locks to show of {app}, {when}"],
+            remarks=[over] if is_over else (),
+        )
 
 
-def _say_table(session: Session, reading: Reading, found: list[Found]) -> None:
-    when = f"as committed at {moment(reading.read_at_ms)}"
-    if not found:
-        session.say(f"no locks to show of {session.app.conf.id}, {when}")
-        return
-    rows = [row for one in found for row in _rows(one)]
-    session.say_table(f"Locks of {session.app.conf.id}, {when}", _COLUMNS, rows)
-    if any(one.is_over(holder.expires_ms) for one in found for holder in one.resource.lock.holders):
-        session.remark("over: by the clock. A worker of the service lets it go when one runs")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowName(Operation):
+    """Print all that is committed under NAME.
+
+    That is: holders, who waits and for how long, node, members, barrier, watchers; also when no worker of the service
+    runs. Exits with 1 where nothing was ever kept under the name.
+    """
+
+    command: ClassVar[str] = "locks show"
+    examples: ClassVar[tuple[str, ...]] = ("faust -A actors.coordination.app locks show printer-7",)
+    name: str = argument("NAME", type=NAME)
+
+    async def run(self, setup: Setup, caller: Caller) -> Answer:
+        """Carry it out."""
+        reading, app = await read(setup, self.name), str(setup.app.conf.id)
+        if not reading.found:
+            text = f"nothing is committed under the name {self.name!r} in app {app}: see `locks list --all`"
+            raise UnknownNameError(text, "unknown")
+        (name,) = reading.found
+        lines = [f"partition {name.partition}, last changed {moment(name.changed_at_ms)}", *_lines(name)]
+        title = f"{printable(name.name)}: {name.kind}, as committed at {moment(reading.read_at_ms)}"
+        return Answer(
+            content={"app": app, "read_at_ms": reading.read_at_ms, **_all_json(name)},
+            lines=[title, *(f"  {line}" for line in lines)],
+        )
 
 
 def _rows(one: Found) -> Iterator[list[str]]:
@@ -92,31 +115,6 @@ def _way(lock: Lock, *, is_shared: bool, permits: int) -> str:
     if lock.kind == "semaphore":
         return f"{permits} of {lock.limit}"
     return "shared" if is_shared else "alone"
-
-
-@click.command("show", epilog=examples("faust -A actors.coordination.app locks show printer-7"))
-@click.argument("name", type=NameType())
-@with_session
-def show_name(session: Session, name: str) -> None:
-    """Print all that is committed under NAME.
-
-    That is: holders, who waits and for how long, node, members, barrier, watchers; also when no worker of the service
-    runs. Exits with 1 where nothing was ever kept under the name.
-    """
-    reading = asyncio.run(read(session, name))
-    if not reading.found:
-        raise UnknownNameError(
-            f"nothing is committed under the name {name!r} in app {session.app.conf.id}: see `locks list --all`",
-            "unknown",
-        )
-    (one,) = reading.found
-    if session.as_json:
-        session.say_json({"app": str(session.app.conf.id), "read_at_ms": reading.read_at_ms, **_all_json(one)})
-        return
-    session.say(f"{printable(one.name)}: {one.kind}, as committed at {moment(reading.read_at_ms)}")
-    session.say(f"  partition {one.partition}, last changed {moment(one.changed_at_ms)}")
-    for line in _lines(one):
-        session.say(f"  {line}")
 
 
 def _all_json(one: Found) -> dict[str, Any]:

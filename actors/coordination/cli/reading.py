@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors._core.partitioner import partition_for
+from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane
 from actors._kafka.consume.logs import KafkaLogs
-from actors.cli.session import Session
 from actors.coordination.cli.service import existing, service_of
 from actors.coordination.locks import Holder, Waiter
 from actors.coordination.messages import ACTOR
@@ -132,19 +132,19 @@ def holder_json(holder: Holder) -> dict[str, Any]:
     }
 
 
-async def read(session: Session, name: str | None = None) -> Reading:
+async def read(setup: Setup, name: str | None = None) -> Reading:
     """Read all names, or one, if it is there.
 
     Raises:
         ConfigurationError: the app has no service, or it was never started.
         BrokerUnavailableError: no broker answers.
     """
-    service_of(session)
-    store, topic = session.store(ACTOR), session.setup.changelog_topic(ACTOR)
+    service_of(setup)
+    store, topic = setup.app.stores[ACTOR], setup.changelog_topic(ACTOR)
     readers = asyncio.Semaphore(MAX_READERS)
-    async with ControlPlane.connect(session.setup.connection, session.setup.group) as control:
-        count = (await existing(session, control, topic)).partitions
-        logs = KafkaLogs(session.setup.connection, control)
+    async with ControlPlane.connect(setup.connection, setup.group) as control:
+        count = (await existing(setup, control, topic)).partitions
+        logs = KafkaLogs(setup.connection, control)
         read_at_ms = _wall_ms()
 
         async def newest(partition: int) -> Iterable[Found]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane, TopicInfo
-from actors.cli.session import Session
 from actors.coordination.client.client import Coordination
 from actors.coordination.errors import CoordinationError
 from actors.coordination.messages import ACTOR
@@ -20,13 +20,7 @@ if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition
 
 TIMEOUT_S = 10.0
-timeout_option = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0.1, max=3600.0),
-    default=TIMEOUT_S,
-    show_default=True,
-    help="How many seconds to wait for an answer of the service.",
-)
+TIMEOUT = "How many seconds to wait for an answer of the service."
 
 
 class UnknownNameError(CoordinationError):
@@ -48,6 +42,9 @@ class NameType(click.ParamType):
         return text
 
 
+NAME = NameType()
+
+
 def is_text(value: str) -> bool:
     """Return whether an argument is text: bytes that aren't UTF-8 arrive as surrogates."""
     try:
@@ -57,23 +54,23 @@ def is_text(value: str) -> bool:
     return True
 
 
-def service_of(session: Session) -> ActorDefinition:
+def service_of(setup: Setup) -> ActorDefinition:
     """Return the actor that is the app's lock service.
 
     Raises:
         ConfigurationError: it has none.
     """
-    definition = session.app.actors.get(ACTOR)
+    definition = setup.app.actors.get(ACTOR)
     declared = None if definition is None else definition.declared
     if definition is None or not (isinstance(declared, type) and issubclass(declared, Coordinator)):
         raise ConfigurationError(
-            f"app {session.app.conf.id} runs no coordination service: name the app that does, such as "
+            f"app {setup.app.conf.id} runs no coordination service: name the app that does, such as "
             "`-A actors.coordination.app`, or add it with actors.coordination.coordination(app)"
         )
     return definition
 
 
-async def existing(session: Session, control: ControlPlane, topic: str) -> TopicInfo:
+async def existing(setup: Setup, control: ControlPlane, topic: str) -> TopicInfo:
     """Return one of the service's topics.
 
     Raises:
@@ -82,26 +79,26 @@ async def existing(session: Session, control: ControlPlane, topic: str) -> Topic
     found = await control.topics([topic])
     if topic not in found:
         raise ConfigurationError(
-            f"topic {topic} isn't on the broker: the coordination service of app {session.app.conf.id} was never "
+            f"topic {topic} isn't on the broker: the coordination service of app {setup.app.conf.id} was never "
             "started there. Start a worker, or name another app or broker"
         )
     return found[topic]
 
 
 @contextlib.asynccontextmanager
-async def client_of(session: Session, timeout_s: float) -> AsyncIterator[Coordination]:
+async def client_of(setup: Setup, timeout_s: float) -> AsyncIterator[Coordination]:
     """Return a client of the app's service, for the time of the block. Each call waits at most so long.
 
     Raises:
         ConfigurationError: the app has no service, or it was never started.
         BrokerUnavailableError: no broker answers.
     """
-    topic = service_of(session).topic_name
+    topic = service_of(setup).topic_name
     # The client asks on until its time is over: what can be known at once is said at once.
-    async with ControlPlane.connect(session.setup.connection, session.setup.group) as control:
-        await existing(session, control, topic)
-    connection = session.setup.connection
+    async with ControlPlane.connect(setup.connection, setup.group) as control:
+        await existing(setup, control, topic)
+    connection = setup.connection
     async with Coordination(
-        connection.bootstrap, app=str(session.app.conf.id), call_timeout=timeout_s, security=connection.security
+        connection.bootstrap, app=str(setup.app.conf.id), call_timeout=timeout_s, security=connection.security
     ) as client:
         yield client

@@ -19,7 +19,7 @@ from actors._core.outside import MALFORMED
 from actors._core.partitioner import partition_for
 from actors.coordination import locks, registry
 from actors.coordination import messages as m
-from actors.coordination.locks import Event, Granted, Refused, Released, Renewed, Want
+from actors.coordination.locks import Asked, Event, Granted, Refused, Released, Renewed, Want
 from actors.coordination.messages import ACTOR
 from actors.coordination.registry import Node, Party
 from actors.coordination.service.resource import MAX_STATE_BYTES, Resource, Watcher
@@ -164,11 +164,12 @@ class Coordinator(Actor[Resource]):
         lock, id = self.state.lock, self._id
         match request:
             case m.Acquire():
-                lock, events = locks.acquire(lock, _want(id, request), now_ms, self.ctx.offset)
+                asked = {name: getattr(request, name) for name in Asked.__struct_fields__}
+                lock, events = locks.acquire(lock, Want(id=id, **asked), now_ms, self.ctx.offset)
             case m.Renew(owner=owner, token=token, ttl_ms=ttl_ms, claim=claim):
                 lock, events = locks.renew(lock, id, owner, token, ttl_ms, now_ms, claim=claim)
-            case m.Release(owner=owner, token=token, entirely=entirely, claim=claim):
-                lock, events = locks.release(lock, id, owner, token, now_ms, entirely=entirely, claim=claim)
+            case m.Release(owner=owner, token=token, claim=claim):
+                lock, events = locks.release(lock, id, owner, token, now_ms, claim=claim)
             case m.GiveUp(owner=owner, claim=claim):
                 lock, events = locks.give_up(lock, id, owner, now_ms, claim=claim)
             case m.Break():
@@ -312,22 +313,6 @@ class Coordinator(Actor[Resource]):
         if due_ms is not None and not 0 < state.timer_ms <= due_ms:
             state.timer_ms = due_ms
             self.ctx.schedule(m.encode(m.Tick()), at=_EPOCH + timedelta(milliseconds=due_ms), name=_TIMER)
-
-
-def _want(id: str, request: m.Acquire) -> Want:
-    return Want(
-        id=id,
-        owner=request.owner,
-        claim=request.claim,
-        anew=request.anew,
-        kind=request.kind,
-        shared=request.shared,
-        permits=request.permits,
-        limit=request.limit,
-        ttl_ms=request.ttl_ms,
-        wait_ms=request.wait_ms,
-        data=request.data,
-    )
 
 
 def coordination(app: App, *, partitions: int = PARTITIONS) -> type[Coordinator]:

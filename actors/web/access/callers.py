@@ -7,19 +7,19 @@ it runs on this machine. Such a request must state that it comes from the worker
 from __future__ import annotations
 
 import base64
-import ipaddress
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from aiohttp import hdrs, web
 from yarl import URL
 
-from actors._faust.settings.secrets import Level, Tokens
+from actors._faust.settings.secrets import Level, Tokens, worker_keys
 from actors.web.access.levels import SAFE_METHODS, Caller
-from actors.web.access.signature import HOP, PARTITIONS, SCHEME, SignedRequest, check, digest_of
+from actors.web.access.settings import is_guarded, is_local, is_loopback, own_address
+from actors.web.access.signature import HOP, PARTITIONS, PURPOSE, SCHEME, SignedRequest, check, digest_of
 from actors.web.problems import Problem
 
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP")
@@ -34,39 +34,16 @@ BODY: web.RequestKey[str] = web.RequestKey("actors_body", str)
 
 
 class Callers:
-    """Identifies callers, and their levels.
+    """Identifies callers, and their levels, by the settings of an app."""
 
-    Args:
-        tokens: the accepted tokens.
-        keys: returns the keys with which other workers sign their requests.
-        address: the address that this worker announces to others; "" if it has none.
-        admins: subjects of client certificates with level `ADMIN`.
-        is_guarded: whether the settings have a token or an authority of client certificates.
-        is_unprotected: whether everybody who reaches the port may read.
-        is_local: whether the port can be reached from this machine only.
-        wall_ms: returns the time to compare signatures with, in Unix milliseconds.
-    """
-
-    def __init__(
-        self,
-        tokens: Tokens,
-        *,
-        keys: Callable[[], tuple[bytes, ...]],
-        address: str,
-        admins: Iterable[str],
-        is_guarded: bool,
-        is_unprotected: bool,
-        is_local: bool,
-        wall_ms: Callable[[], int],
-    ) -> None:
-        self._tokens = tokens
-        self._keys = keys
-        self._address = address
-        self._admins = frozenset(admins)
-        self._is_guarded = is_guarded
-        self._is_unprotected = is_unprotected
-        self._is_local = is_local
-        self._wall_ms = wall_ms
+    def __init__(self, app: Any) -> None:
+        self._tokens: Tokens = app.secrets.tokens
+        self._app = app
+        self._address = own_address(app)
+        self._admins = frozenset(app.actor_options.admin_certificates)
+        self._is_guarded = is_guarded(app)
+        self._is_unprotected = bool(app.actor_options.queries_unprotected)
+        self._is_local = is_local(app.conf)
 
     @property
     def has_login(self) -> bool:
@@ -107,7 +84,8 @@ class Callers:
     def _by_signature(self, request: web.Request, given: list[str]) -> Caller:
         asked = SignedRequest(request.method, self._address, request.raw_path, request.headers.get(PARTITIONS, ""))
         try:
-            request[BODY] = check(self._keys(), asked, ", ".join(given), self._wall_ms())
+            keys, now_ms = worker_keys(self._app, PURPOSE), self._app.actor_clock.wall_ms()
+            request[BODY] = check(keys, asked, ", ".join(given), now_ms)
         except ValueError as error:
             raise unauthorized(str(error), wrong=True) from None
         return Caller("another worker", Level.READ, is_known=True, is_worker=True, sends_itself=False)
@@ -251,16 +229,6 @@ def names_this_machine(host: str) -> bool:
     except (ValueError, IndexError):
         return False
     return name == "localhost" or is_loopback(name)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a name or address can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 SHORT = {

@@ -18,7 +18,7 @@ from prometheus_client import Counter
 
 from actors._core.logs import escaping
 from actors._core.outside import EXITS
-from actors._faust.settings.secrets import Level, worker_keys
+from actors._faust.settings.secrets import Level
 from actors.errors import NotOwnerError
 from actors.runtime.cancellation import is_closed, running_task
 from actors.web.access.callers import BROWSER_CHALLENGE, Callers, check_body, check_origin, is_link
@@ -35,8 +35,8 @@ from actors.web.access.limits import (
     Reservation,
     Room,
 )
-from actors.web.access.settings import is_guarded, is_local, own_address
-from actors.web.access.signature import APP, PURPOSE
+from actors.web.access.settings import is_guarded
+from actors.web.access.signature import APP
 from actors.web.problems import Handler, Problem, answer_to
 
 logger = escaping(logging.getLogger(__name__))
@@ -59,19 +59,9 @@ class Guard:
     """
 
     def __init__(self, app: Any) -> None:
-        conf, options = app.conf, app.actor_options
         self.connections = Connections()
-        self.callers = Callers(
-            app.secrets.tokens,
-            keys=lambda: worker_keys(app, PURPOSE),
-            address=own_address(app),
-            admins=options.admin_certificates,
-            is_guarded=is_guarded(app),
-            is_unprotected=bool(options.queries_unprotected),
-            is_local=is_local(conf),
-            wall_ms=app.actor_clock.wall_ms,
-        )
-        self._app_id = str(conf.id)
+        self.callers = Callers(app)
+        self._app_id = str(app.conf.id)
         self.room = Room()
 
     def middleware(self, level: Level, *, is_for_browsers: bool) -> Any:

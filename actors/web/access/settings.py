@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any
 
 from yarl import URL
@@ -9,7 +10,6 @@ from yarl import URL
 from actors._core.origins import is_on, origin_of
 from actors._faust.settings.secrets import worker_keys
 from actors.errors import ConfigurationError
-from actors.web.access.callers import is_loopback
 from actors.web.access.tls import has_client_certificates, has_https, serve_tls
 
 
@@ -74,3 +74,13 @@ def own_address(app: Any) -> str:
         raise ConfigurationError(
             f"canonical_url={str(given)!r} can't be used, since other workers ask this one there: {error}"
         ) from None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or address can be reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -180,7 +180,6 @@ class ActorRow(Sums):
     retried: int
     timers: int
     next_timer_ms: int | None
-    by_stream_time: bool
     has_timers: bool
     is_paused: bool
 
@@ -386,7 +385,6 @@ def _actor(cluster: ClusterStatus, name: str, rows: Sequence[PartitionRow]) -> A
         retried=sum(one.retried for one in waiting),
         timers=sum(one.timers for one in waiting),
         next_timer_ms=min((one.next_timer_ms for one in waiting if one.next_timer_ms is not None), default=None),
-        by_stream_time=any(one.by_stream_time for one in waiting),
         has_timers=any(task.pending_timers is not None for task in tasks),
         is_paused=bool(rows) and all(row.is_paused for row in rows),
     )

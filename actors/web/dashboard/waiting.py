@@ -38,7 +38,7 @@ SLICE_KEYS = 250
 SLICE_BYTES = 4 * 1024 * 1024
 """How many keys and bytes are looked at before others get their turn."""
 ERROR_CHARS = 300
-_TIMERS, _BY_WALL_CLOCK, _BY_STREAM_TIME = (b"n", b"o"), (b"w", b"x"), (b"s", b"t")
+_TIMERS, _BY_WALL_CLOCK = (b"n", b"o"), (b"w", b"x")
 _DUE_BYTES = slice(1, 9)
 
 
@@ -72,7 +72,6 @@ class TaskWaiting(msgspec.Struct, frozen=True, kw_only=True):
         retried: those of them that have failed before.
         timers: how many are set, up to `MOST_TIMERS`.
         next_timer_ms: when the first by the wall clock is due, Unix milliseconds.
-        by_stream_time: whether there are timers that only the input's own time makes due.
     """
 
     actor: str
@@ -82,7 +81,6 @@ class TaskWaiting(msgspec.Struct, frozen=True, kw_only=True):
     retried: int = 0
     timers: int = 0
     next_timer_ms: int | None = None
-    by_stream_time: bool = False
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +187,7 @@ async def _of_task(looked: _Look, task: Task, store_of: Callable[[str], Partitio
             else:
                 effects += 1
                 retried += head.attempts > 0
-    timers, next_ms, by_stream_time = await _timers(looked, spec, store_of)
+    timers, next_ms = await _timers(looked, spec, store_of)
     return TaskWaiting(
         actor=spec.name,
         partition=task.partition,
@@ -198,7 +196,6 @@ async def _of_task(looked: _Look, task: Task, store_of: Callable[[str], Partitio
         retried=retried,
         timers=timers,
         next_timer_ms=next_ms,
-        by_stream_time=by_stream_time,
     )
 
 
@@ -234,18 +231,15 @@ def _shown(task: Task, what: What, key: bytes, head: Entry, waiting: int) -> Par
     )
 
 
-async def _timers(
-    looked: _Look, spec: ActorSpec, store_of: Callable[[str], PartitionStore]
-) -> tuple[int, int | None, bool]:
-    """Return the number of timers, when the first is due, and whether some go by the input's time."""
+async def _timers(looked: _Look, spec: ActorSpec, store_of: Callable[[str], PartitionStore]) -> tuple[int, int | None]:
+    """Return the number of timers, and when the first by the wall clock is due."""
     if spec.timers is None:
-        return 0, None, False
+        return 0, None
     store, count = store_of(spec.timers.name), 0
     async for _ in looked.upto(MOST_TIMERS, store.scan(*_TIMERS)):
         count += 1
     first = next(iter(store.scan(*_BY_WALL_CLOCK)), None)
-    by_stream_time = next(iter(store.scan(*_BY_STREAM_TIME)), None) is not None
-    return count, None if first is None else int.from_bytes(first[0][_DUE_BYTES]), by_stream_time
+    return count, None if first is None else int.from_bytes(first[0][_DUE_BYTES])
 
 
 async def _locks(

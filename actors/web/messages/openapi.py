@@ -11,8 +11,8 @@ from actors.declare.values.codecs import UNTYPED, is_model
 from actors.web.messages.kinds import Addressee, MessageKind
 from actors.web.messages.sending import MAX_IDEMPOTENCY_CHARS, MAX_WAIT_S, MessageAnswer
 from actors.web.problems import CONTENT_TYPE
+from actors.web.queries.openapi import Schema, in_path, parameter
 
-Schema = dict[str, Any]
 REFS = "#/components/schemas/{name}"
 PROBLEMS = {
     "400": "The message, its key or a header can't be understood.",
@@ -90,7 +90,7 @@ def inlined(schema: Any, schemas: Schema, depth: int = 0) -> Any:
 
 
 def _status_operation(actor: str, kind: MessageKind, schemas: Schema) -> Schema:
-    id_ = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[0-9a-f]{32}$"}}
+    id_ = in_path("id", {"type": "string", "pattern": "^[0-9a-f]{32}$"})
     offset = {"name": "offset", "in": "query", "schema": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}}
     return {
         "operationId": f"{actor}.{kind.name}.status",
@@ -118,17 +118,7 @@ def _ref(name: str) -> Schema:
 
 
 def _key() -> list[Schema]:
-    encoding = {"type": "string", "enum": ["text", "json", "base64"]}
-    return [
-        {
-            "name": "key",
-            "in": "path",
-            "required": True,
-            "schema": {"type": "string"},
-            "description": "The actor's key, percent-encoded.",
-        },
-        {"name": "encoding", "in": "query", "schema": encoding, "description": "How the key is written."},
-    ]
+    return [in_path("key", {"type": "string"}, "The actor's key, percent-encoded."), parameter("encoding")]
 
 
 def _header(name: str, schema: Schema) -> Schema:

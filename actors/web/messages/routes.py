@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from aiohttp import web
 
 from actors._faust.app import App
@@ -36,7 +38,7 @@ class MessageRoutes:
         encoding = Parameters(request, SEND_PARAMETERS).encoding()
         body = await json_body(request)
         request[RESERVATION].take(JSON_GROWTH * len(body))
-        sending = Sending(request.rel_url.raw_path, sent_once(request), encoding)
+        sending = Sending(request.rel_url.raw_path, sent_once(lambda name: request.headers.getall(name, [])), encoding)
         return response_of(await self._messages.send(sending, body))
 
     async def status(self, request: web.Request) -> web.StreamResponse:
@@ -71,9 +73,10 @@ def check_writable(app: App) -> None:
         raise Problem(403, "writing-is-off", "Messages aren't taken by HTTP", detail)
 
 
-def sent_once(request: web.Request) -> dict[str, str]:
+def sent_once(values_of: Callable[[str], Sequence[str]]) -> dict[str, str]:
     """Return the headers of a message by lower-case name; `Problem` for one that is there twice."""
-    for name in SINGLE:
-        if len(request.headers.getall(name, ())) > 1:
+    headers = {name: values_of(name) for name in SINGLE}
+    for name, values in headers.items():
+        if len(values) > 1:
             raise bad_request("bad-header", f"the header {name} is there twice")
-    return {name.lower(): request.headers[name] for name in SINGLE if name in request.headers}
+    return {name.lower(): values[0] for name, values in headers.items() if values}

@@ -47,7 +47,7 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
     staleness_ms: int | None = None
 
 
-class Value(msgspec.Struct, frozen=True):
+class Value(msgspec.Struct, frozen=True, kw_only=True):
     """The value of one of many keys."""
 
     value: msgspec.Raw
@@ -71,49 +71,53 @@ Positions = dict[str, Position]
 # --- answers to clients; `openapi` describes them -------------------------------------------------------------------
 
 
-class ValueAnswer(msgspec.Struct, frozen=True):
-    """The value of a key."""
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the answers to clients say of their age; see `freshness`."""
 
-    store: str
-    key: Any
-    value: Any
+    read: Literal["committed", "standby"]
+    staleness_ms: int
+
+
+class KeyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the answers for a key say of its partition; see `of_part`."""
+
     partition: int
-    expires_at_ms: int | None
     position: Position
     read: Literal["committed", "standby"]
     staleness_ms: int
 
 
-class KeyedValue(msgspec.Struct, frozen=True):
-    """One of many keys, with its value."""
+class ValueAnswer(KeyAnswer, frozen=True):
+    """The value of a key."""
 
-    key: msgspec.Raw
-    value: msgspec.Raw
-    found: bool
-    partition: int
+    store: str
+    key: Any
+    value: Any
     expires_at_ms: int | None
 
 
-class ManyAnswer(msgspec.Struct, frozen=True):
+class KeyedValue(Value, frozen=True):
+    """One of many keys, with its value."""
+
+    key: msgspec.Raw
+
+
+class ManyAnswer(Answer, frozen=True):
     """The values of many keys. `next` is the number of results if they aren't of all keys: ask for the rest."""
 
     store: str
     results: list[KeyedValue]
     next: int | None
     positions: Positions
-    read: Literal["committed", "standby"]
-    staleness_ms: int
 
 
-class PageAnswer(msgspec.Struct, frozen=True):
+class PageAnswer(Answer, frozen=True):
     """Keys and values in byte order of the keys. `next` is the cursor of the next page."""
 
     store: str
     items: list[Item]
     next: str | None
     positions: Positions
-    read: Literal["committed", "standby"]
-    staleness_ms: int
 
 
 class CountAnswer(msgspec.Struct, frozen=True):
@@ -125,7 +129,7 @@ class CountAnswer(msgspec.Struct, frozen=True):
     read: Literal["committed"] = "committed"
 
 
-class AskAnswer(msgspec.Struct, frozen=True):
+class AskAnswer(Answer, frozen=True):
     """The result of an actor's query."""
 
     actor: str
@@ -134,8 +138,6 @@ class AskAnswer(msgspec.Struct, frozen=True):
     value: Any
     partition: int
     positions: Positions
-    read: Literal["committed", "standby"]
-    staleness_ms: int
 
 
 class Overview(msgspec.Struct, frozen=True):
@@ -150,31 +152,7 @@ class Overview(msgspec.Struct, frozen=True):
     copies: list[dict[str, Any]]
 
 
-# --- answers of other workers, as far as they are read --------------------------------------------------------------
-
-
-class Values(msgspec.Struct):
-    """An owner's answer to many keys: results in the order of the keys, of all or the first of them."""
-
-    results: list[Value]
-    positions: Positions
-
-
-class Page(msgspec.Struct):
-    """An owner's answer to a range."""
-
-    items: list[Item]
-    positions: Positions
-    next: str | None = None
-
-
-class Count(msgspec.Struct):
-    """An owner's answer to a count."""
-
-    count: int
-
-
-Said = TypeVar("Said", Values, Page, Count)
+Said = TypeVar("Said", bound=msgspec.Struct)
 
 
 def decoded(raw: bytes, kind: type[Said], address: str) -> Said:
@@ -187,7 +165,7 @@ def decoded(raw: bytes, kind: type[Said], address: str) -> Said:
 
 def part_of(raw: bytes, address: str) -> tuple[Part[Item], Positions]:
     """Read another worker's page; raises as `decoded` does."""
-    found = decoded(raw, Page, address)
+    found = decoded(raw, PageAnswer, address)
     try:
         rows = [(decode_place(item.at), item) for item in found.items]
         through = None if found.next is None else decode_place(found.next)
@@ -209,10 +187,16 @@ def position_of(held: Held) -> Position:
     )
 
 
-def freshness(positions: Mapping[str, Position]) -> tuple[Literal["committed", "standby"], int]:
+def freshness(positions: Iterable[Position]) -> dict[str, Any]:
     """Return `read` and `staleness_ms` of an answer: those of the oldest standby among its positions."""
-    stale = [position.staleness_ms for position in positions.values() if position.staleness_ms is not None]
-    return ("standby" if stale else "committed"), max(stale, default=0)
+    stale = [position.staleness_ms for position in positions if position.staleness_ms is not None]
+    return {"read": "standby" if stale else "committed", "staleness_ms": max(stale, default=0)}
+
+
+def of_part(held: Held) -> dict[str, Any]:
+    """Return what an answer for a key says of the partition that it was read from."""
+    position = position_of(held)
+    return {"partition": held.partition, "position": position, **freshness([position])}
 
 
 def positions_of(held: Iterable[Held]) -> Positions:
@@ -223,14 +207,11 @@ def positions_of(held: Iterable[Held]) -> Positions:
 def one_value(coding: StoreCoding, held: Held, key: bytes, found: Found, *, is_raw: bool) -> ValueAnswer:
     """Return the answer for one key, of which `found` was read."""
     return ValueAnswer(
-        coding.store.name,
-        encoded(key) if is_raw else coding.plain_key(key),
-        None if found.value is None else coding.plain_value(found.value, is_raw=is_raw),
-        held.partition,
-        found.expires_at_ms,
-        position_of(held),
-        "committed" if held.staleness_ms is None else "standby",
-        held.staleness_ms or 0,
+        store=coding.store.name,
+        key=encoded(key) if is_raw else coding.plain_key(key),
+        value=None if found.value is None else coding.plain_value(found.value, is_raw=is_raw),
+        expires_at_ms=found.expires_at_ms,
+        **of_part(held),
     )
 
 
@@ -267,7 +248,7 @@ async def many_values(
                 shown = NULL if value is None else as_json(coding.plain_value(value, is_raw=is_raw))
                 took(_size(shown))
                 left -= _size(shown)
-                yield Value(shown, value is not None, one.partition, expires_ms)
+                yield Value(value=shown, found=value is not None, partition=one.partition, expires_at_ms=expires_ms)
                 if left <= 0:
                     return
 
@@ -330,7 +311,7 @@ def as_page(
     for _, theirs in parts:
         positions.update(theirs)
     through = None if merged.through is None else encode_place(merged.through)
-    return PageAnswer(store, items, through, positions, *freshness(positions))
+    return PageAnswer(store=store, items=items, next=through, positions=positions, **freshness(positions.values()))
 
 
 def as_values(
@@ -359,9 +340,10 @@ def as_values(
         left -= 0 if value is None else _size(key) + _size(value.value)
         if value is None or (left < 0 and results):
             break
-        results.append(KeyedValue(key, value.value, value.found, value.partition, value.expires_at_ms))
+        results.append(KeyedValue(key, **msgspec.structs.asdict(value)))
     next_key = None if len(results) == len(keys) else len(results)
-    return ManyAnswer(store, results, next_key, positions, *freshness(positions))
+    age = freshness(positions.values())
+    return ManyAnswer(store=store, results=results, next=next_key, positions=positions, **age)
 
 
 def item_bytes(item: Item) -> int:

@@ -24,6 +24,7 @@ from actors.web.queries.rows import RowsAnswer
 from actors.web.queries.windows import WindowsAnswer
 
 Schema = dict[str, Any]
+_TEXT: Schema = {"type": "string"}
 
 
 def description(app: App) -> Schema:
@@ -65,25 +66,25 @@ def merged(documents: Iterable[Schema]) -> Schema:
 
 
 def _paths(stores: list[str]) -> Schema:
-    store = _in_path("store", {"type": "string", "enum": stores} if stores else {"type": "string"})
-    key = _in_path("key", {"type": "string"}, "The key, percent-encoded.")
-    of_keys = [_parameter("encoding"), _parameter("partition")]
-    common = [_parameter("read"), *of_keys]
-    bounds = [_parameter("prefix"), _parameter("from"), _parameter("to")]
+    store = in_path("store", {"type": "string", "enum": stores} if stores else {"type": "string"})
+    key = in_path("key", _TEXT, "The key, percent-encoded.")
+    of_keys = [parameter("encoding"), parameter("partition")]
+    common = [parameter("read"), *of_keys]
+    bounds = [parameter("prefix"), parameter("from"), parameter("to")]
     return {
         "/actors": {"get": _operation("overview", "Stores, actors, and who owns which partition", [], Overview)},
         "/actors/{store}": {
             "get": _operation(
                 "range",
                 "Keys and values in byte order of the stored keys",
-                [store, *bounds, *map(_parameter, ("limit", "cursor", "as_of", "raw")), *common],
+                [store, *bounds, *map(parameter, ("limit", "cursor", "as_of", "raw")), *common],
                 PageAnswer,
                 "421",
             )
         },
         "/actors/{store}/_count": {
             "get": _operation(
-                "count", "How many keys there are", [store, *bounds, _parameter("exact"), *of_keys], CountAnswer, "421"
+                "count", "How many keys there are", [store, *bounds, parameter("exact"), *of_keys], CountAnswer, "421"
             )
         },
         "/actors/{store}/_many": {
@@ -99,7 +100,7 @@ def _paths(stores: list[str]) -> Schema:
             "get": _operation(
                 "one",
                 "The value of a key",
-                [store, key, _parameter("as_of"), _parameter("raw"), *common],
+                [store, key, parameter("as_of"), parameter("raw"), *common],
                 ValueAnswer,
                 "421",
             )
@@ -108,9 +109,9 @@ def _paths(stores: list[str]) -> Schema:
 
 
 def _windows(stores: list[str]) -> Schema:
-    key = _in_path("key", {"type": "string"}, "The key, percent-encoded.")
+    key = in_path("key", _TEXT, "The key, percent-encoded.")
     names = ("from_ms", "to_ms", "raw", "read", "encoding", "partition")
-    common = [_parameter(name) for name in names]
+    common = [parameter(name) for name in names]
     return {
         f"/actors/{store}/{{key}}": {
             "get": _operation(f"{store}.windows", "The windows of a key", [key, *common], WindowsAnswer, "421")
@@ -120,9 +121,9 @@ def _windows(stores: list[str]) -> Schema:
 
 
 def _rows(stores: list[str]) -> Schema:
-    key = _in_path("key", {"type": "string"}, "The key, percent-encoded.")
+    key = in_path("key", _TEXT, "The key, percent-encoded.")
     names = ("prefix", "from", "to", "reverse", "limit", "cursor", "raw", "read", "encoding", "partition")
-    common = [_parameter(name) for name in names]
+    common = [parameter(name) for name in names]
     return {
         f"/actors/{store}/{{key}}": {
             "get": _operation(f"{store}.rows", "The rows below a key", [key, *common], RowsAnswer, "421")
@@ -132,7 +133,7 @@ def _rows(stores: list[str]) -> Schema:
 
 
 def _queries(app: App) -> Schema:
-    key = _in_path("key", {"type": "string"}, "The actor's key, percent-encoded.")
+    key = in_path("key", {"type": "string"}, "The actor's key, percent-encoded.")
     found: Schema = {}
     for name, definition in sorted(app.actors.items()):
         for query in sorted(definition.queries.values(), key=lambda query: query.name):
@@ -145,7 +146,7 @@ def _queries(app: App) -> Schema:
             what = (query.function.__doc__ or f"Query {query.name} of actor {name}").strip().splitlines()[0]
             arguments = {"application/json": {"schema": {"type": "object"}}}
             identity = f"{name}.{query.name}"
-            common = [_parameter("encoding"), _parameter("read")]
+            common = [parameter("encoding"), parameter("read")]
             found[f"/actors/{name}/_ask/{query.name}/{{key}}"] = {
                 "get": _operation(f"{identity}.get", what, [key, *given, *common], AskAnswer, "421", "422"),
                 "post": {
@@ -172,12 +173,14 @@ def _operation(name: str, summary: str, parameters: list[Schema], answer: type, 
     }
 
 
-def _in_path(name: str, schema: Schema, text: str = "") -> Schema:
+def in_path(name: str, schema: Schema, text: str = "") -> Schema:
+    """Return a parameter that is a part of the path."""
     return {"name": name, "in": "path", "required": True, "schema": schema, **({"description": text} if text else {})}
 
 
-def _parameter(name: str) -> Schema:
-    text: Schema = {"type": "string"}
+def parameter(name: str) -> Schema:
+    """Return a parameter of the query; the same name means the same everywhere."""
+    text = _TEXT
     time: Schema = {"type": "integer", "minimum": 0}
     flag: Schema = {"type": "boolean", "default": False}
     schemas: dict[str, tuple[Schema, str]] = {

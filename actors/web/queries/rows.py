@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,7 @@ from actors.runtime.queries.queries import MAX_LOOKED_AT, Bounds, Held, StateRea
 from actors.runtime.rows.stores import RowStore
 from actors.runtime.spec import ActorSpec
 from actors.web.problems import bad_request
-from actors.web.queries.answers import Position, Took, position_of
+from actors.web.queries.answers import KeyAnswer, Took, of_part
 from actors.web.queries.coding import DEFAULT_LIMIT, MAX_LIMIT, KeyCoding, Parameters, StoreCoding, as_json, encoded
 from stores._core.overlay import after_prefix
 from stores._core.record import METADATA_BYTES, is_expired
@@ -32,7 +32,7 @@ class RowValue(msgspec.Struct, frozen=True):
     expires_at_ms: int | None
 
 
-class RowsAnswer(msgspec.Struct, frozen=True):
+class RowsAnswer(KeyAnswer, frozen=True):
     """Rows of a key in order. `next` is the cursor of the next page.
 
     Attributes:
@@ -44,10 +44,6 @@ class RowsAnswer(msgspec.Struct, frozen=True):
     rows: list[RowValue]
     count: int | None
     next: str | None
-    partition: int
-    position: Position
-    read: Literal["committed", "standby"]
-    staleness_ms: int
 
 
 class RowCoding(KeyCoding):
@@ -140,15 +136,12 @@ async def answer(
 
         shown_rows = await reader.pace.run(values())
     return RowsAnswer(
-        store.name,
-        encoded(key) if is_raw else coding.plain_key(key),
-        shown_rows,
-        None if store.rows.expires and store.kind != "list" else end - first,
-        None if through is None else encode_place((through, partition)),
-        partition,
-        position_of(part),
-        "committed" if part.staleness_ms is None else "standby",
-        part.staleness_ms or 0,
+        store=store.name,
+        key=encoded(key) if is_raw else coding.plain_key(key),
+        rows=shown_rows,
+        count=None if store.rows.expires and store.kind != "list" else end - first,
+        next=None if through is None else encode_place((through, partition)),
+        **of_part(part),
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -34,7 +35,18 @@ from actors.web.access.limits import JSON_GROWTH, LARGE_BYTES
 from actors.web.access.signature import HOP
 from actors.web.problems import JSON_HEADERS, Handler, Problem, bad_request, not_ready
 from actors.web.queries import answers
-from actors.web.queries.answers import AskAnswer, Count, CountAnswer, Overview, StoredKey, ValueAnswer, Values, decoded
+from actors.web.queries.answers import (
+    AskAnswer,
+    CountAnswer,
+    KeyAnswer,
+    ManyAnswer,
+    Overview,
+    Positions,
+    StoredKey,
+    Value,
+    ValueAnswer,
+    decoded,
+)
 from actors.web.queries.coding import (
     COMMON,
     DEFAULT_LIMIT,
@@ -134,9 +146,9 @@ class QueryRoutes:
         spec, coding = self._store(request.match_info["store"])
         windows = self._windows[coding.store.name]
         if windows is not None:
-            return await self._windows_of(request, spec, windows)
+            return await self._parts_of(request, spec, windows)
         if isinstance(coding.store.below, RowStore):
-            return await self._rows_of(request, spec, RowCoding(coding.store.below, coding))
+            return await self._parts_of(request, spec, RowCoding(coding.store.below, coding))
         parameters = Parameters(request, VALUE_PARAMETERS)
         key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
         as_of = as_of_in(parameters, coding.store)
@@ -163,37 +175,24 @@ class QueryRoutes:
 
         return await self.at_the_owner(router, request, spec, partition, here, None)
 
-    async def _windows_of(self, request: web.Request, spec: ActorSpec, coding: WindowCoding) -> web.StreamResponse:
-        parameters = Parameters(request, WINDOW_PARAMETERS)
+    async def _parts_of(
+        self, request: web.Request, spec: ActorSpec, coding: WindowCoding | RowCoding
+    ) -> web.StreamResponse:
+        """Return the windows, or the rows, of a key."""
+        parameters = Parameters(request, WINDOW_PARAMETERS if isinstance(coding, WindowCoding) else ROW_PARAMETERS)
         key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
-        named, span = parameters.number("partition", 0, spec.partition_count - 1), span_of(parameters)
+        named = parameters.number("partition", 0, spec.partition_count - 1)
+        answer: Callable[..., Awaitable[KeyAnswer]]
+        if isinstance(coding, WindowCoding):
+            answer = functools.partial(windows_answer, coding=coding, span=span_of(parameters))
+        else:
+            answer = functools.partial(rows_answer, coding=coding, rows=range_of(parameters, coding))
         partition = _partition(spec, coding.store.rows, key, named)
         router, took = self._router(parameters.read), request[RESERVATION].take
 
         async def here(_: list[int]) -> web.StreamResponse:
-            most = answer_bytes(request)
-            return reply(
-                await windows_answer(
-                    router.reader, spec, coding, key, partition, span, is_raw=is_raw, max_bytes=most, took=took
-                )
-            )
-
-        return await self.at_the_owner(router, request, spec, partition, here, None)
-
-    async def _rows_of(self, request: web.Request, spec: ActorSpec, coding: RowCoding) -> web.StreamResponse:
-        parameters = Parameters(request, ROW_PARAMETERS)
-        key, is_raw = coding.key_of_url(key_in_path(request, 3), parameters.encoding()), parameters.flag("raw")
-        named, rows = parameters.number("partition", 0, spec.partition_count - 1), range_of(parameters, coding)
-        partition = _partition(spec, coding.store.rows, key, named)
-        router, took = self._router(parameters.read), request[RESERVATION].take
-
-        async def here(_: list[int]) -> web.StreamResponse:
-            most = answer_bytes(request)
-            return reply(
-                await rows_answer(
-                    router.reader, spec, coding, key, partition, rows, is_raw=is_raw, max_bytes=most, took=took
-                )
-            )
+            place: dict[str, Any] = {"key": key, "partition": partition, "is_raw": is_raw}
+            return reply(await answer(router.reader, spec, **place, max_bytes=answer_bytes(request), took=took))
 
         return await self.at_the_owner(router, request, spec, partition, here, None)
 
@@ -228,14 +227,14 @@ class QueryRoutes:
             theirs = sorted((one for number in partitions for one in by_partition[number]), key=numbers.__getitem__)
             return theirs, max_bytes * len(theirs) // len(numbers)
 
-        async def here(partitions: list[int]) -> tuple[list[StoredKey], Values]:
+        async def here(partitions: list[int]) -> tuple[list[StoredKey], Sequence[Value], Positions]:
             theirs, most = share(partitions)
             found = await answers.many_values(
                 router.reader, spec, coding, theirs, is_raw=body.raw, max_bytes=most, took=took
             )
-            return theirs, Values(*found)
+            return theirs, *found
 
-        async def there(address: str, partitions: list[int]) -> tuple[list[StoredKey], Values]:
+        async def there(address: str, partitions: list[int]) -> tuple[list[StoredKey], Sequence[Value], Positions]:
             theirs, most = share(partitions)
             content: dict[str, Any] = {"encoding": "base64", "raw": body.raw, "read": body.read}
             content["keys"] = [one.key for one in theirs]
@@ -246,13 +245,12 @@ class QueryRoutes:
             raw = await router.workers.fetch(
                 "POST", address, path, body=msgspec.json.encode(content), partitions=partitions, limits=limits
             )
-            return theirs, decoded(raw, Values, address)
+            answer = decoded(raw, ManyAnswer, address)
+            return theirs, answer.results, answer.positions
 
         parts = await router.scatter(request, spec, by_partition, here=here, there=there)
-        found = {
-            numbers[one]: value for theirs, part in parts for one, value in zip(theirs, part.results, strict=False)
-        }
-        positions = {number: position for _, part in parts for number, position in part.positions.items()}
+        found = {numbers[one]: value for theirs, values, _ in parts for one, value in zip(theirs, values, strict=False)}
+        positions = {number: position for _, _, those in parts for number, position in those.items()}
         answer = answers.as_values(coding.store.name, body.keys, places, found, positions, max_bytes=max_bytes)
         return reply(answer)
 
@@ -312,7 +310,7 @@ class QueryRoutes:
         async def there(address: str, partitions: list[int]) -> int:
             path, answer_s = request.rel_url.raw_path_qs, EXACT_COUNT_S if is_exact else ANSWER_S
             raw = await router.workers.fetch("GET", address, path, partitions=partitions, answer_s=answer_s)
-            return decoded(raw, Count, address).count
+            return decoded(raw, CountAnswer, address).count
 
         partitions = _partitions(request, spec, parameters)
         counts = await router.scatter(request, spec, partitions, here=here, there=there)
@@ -377,8 +375,9 @@ class QueryRoutes:
             )
             answer = _answer(asked, query, bound, self._app.actors[spec.name].declared)
             positions = {store.name: answers.position_of(held.of(store.name)) for store in spec.stores}
-            name, shown = query.name, keys.plain_key(key)
-            return reply(AskAnswer(spec.name, name, shown, answer, partition, positions, *answers.freshness(positions)))
+            what: dict[str, Any] = {"actor": spec.name, "query": query.name, "key": keys.plain_key(key)}
+            age = answers.freshness(positions.values())
+            return reply(AskAnswer(**what, value=answer, partition=partition, positions=positions, **age))
 
         return await self.at_the_owner(router, request, spec, partition, here, body)
 

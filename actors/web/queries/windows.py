@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -13,7 +13,7 @@ from actors.runtime.spec import ActorSpec
 from actors.runtime.windows.committed import read_windows
 from actors.runtime.windows.store import LAST_MS, WindowStore
 from actors.web.problems import Problem, bad_request
-from actors.web.queries.answers import Position, Took, position_of
+from actors.web.queries.answers import KeyAnswer, Took, of_part
 from actors.web.queries.coding import KeyCoding, Parameters, as_json, encoded
 
 _ROW_BYTES = 64
@@ -28,7 +28,7 @@ class WindowValue(msgspec.Struct, frozen=True):
     value: msgspec.Raw
 
 
-class WindowsAnswer(msgspec.Struct, frozen=True):
+class WindowsAnswer(KeyAnswer, frozen=True):
     """The windows of a key in order of their starts.
 
     Attributes:
@@ -41,10 +41,6 @@ class WindowsAnswer(msgspec.Struct, frozen=True):
     windows: list[WindowValue]
     next: int | None
     stream_ms: int | None
-    partition: int
-    position: Position
-    read: Literal["committed", "standby"]
-    staleness_ms: int
 
 
 class WindowCoding(KeyCoding):
@@ -107,13 +103,10 @@ async def answer(
         rows = await reader.pace.run(values())
     next_ms = found.next_ms if len(rows) == len(found.windows) else found.windows[len(rows)][0].start_ms
     return WindowsAnswer(
-        coding.store.name,
-        encoded(key) if is_raw else coding.plain_key(key),
-        rows,
-        next_ms,
-        found.stream_ms if found.stream_ms >= 0 else None,
-        partition,
-        position_of(held),
-        "committed" if held.staleness_ms is None else "standby",
-        held.staleness_ms or 0,
+        store=coding.store.name,
+        key=encoded(key) if is_raw else coding.plain_key(key),
+        windows=rows,
+        next=next_ms,
+        stream_ms=found.stream_ms if found.stream_ms >= 0 else None,
+        **of_part(held),
     )

@@ -16,7 +16,7 @@ from actors.cli.run.reload import changed, look
 from actors.cli.run.supervisor import front_sockets
 from actors.errors import ConfigurationError
 from actors.local_kafka import jars
-from actors.local_kafka.ports import free_port
+from dev.kafka import free_port
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "two"])

@@ -21,7 +21,7 @@ from actors.cli import cli
 from actors.cli.output import print_table
 from actors.cli.run import send
 from actors.errors import ConfigurationError
-from actors.local_kafka.ports import free_port
+from dev.kafka import free_port
 
 APP = "tests.unit.cli.send_app"
 

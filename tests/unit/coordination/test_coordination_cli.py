@@ -8,8 +8,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from actors.cli.coordination import locks
-from actors.coordination.cli import COMMANDS
+from actors.cli import cli
+from actors.coordination.cli import OPERATIONS
 from actors.coordination.cli.locks import how_held
 from actors.coordination.cli.reading import Found
 from actors.coordination.cli.text import SHOWN_CHARS, duration, left, quoted, short
@@ -87,8 +87,8 @@ def test_uses_of_a_name() -> None:
 
 
 def test_help_of_each_command_has_an_example_of_it() -> None:
-    for path in ([], *([name] for name in COMMANDS)):
-        done = CliRunner().invoke(locks, [*path, "--help"])
+    for path in ([], *([operation.command.split()[-1]] for operation in OPERATIONS)):
+        done = CliRunner().invoke(cli.commands["locks"], [*path, "--help"])
         assert done.exit_code == 0, done.output
         examples = [line.strip() for line in done.output.splitlines() if line.strip().startswith("faust ")]
         assert examples
@@ -110,7 +110,7 @@ def test_help_of_each_command_has_an_example_of_it() -> None:
     ],
 )
 def test_bad_arguments_are_usage_errors(arguments: list[str], part: str) -> None:
-    done = CliRunner().invoke(locks, arguments)
+    done = CliRunner().invoke(cli.commands["locks"], arguments)
     assert done.exit_code == 2, done.output
     assert part in done.stderr
 

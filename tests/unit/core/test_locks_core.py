@@ -275,10 +275,10 @@ class LockMachine(RuleBasedStateMachine):
         self.waiting.append(wanted.id)
         return multiple(*self.take(locks.acquire(self.lock, wanted, self.now, self.offset)))
 
-    @rule(target=grants, grant=consumes(grants), entirely=st.booleans())
-    def release(self, grant, entirely):
+    @rule(target=grants, grant=consumes(grants))
+    def release(self, grant):
         owner, token = grant
-        step = locks.release(self.lock, "r", owner, token, self.now, entirely=entirely)
+        step = locks.release(self.lock, "r", owner, token, self.now)
         self.let_go(owner, token, step[1])
         return multiple(*self.take(step))
 
