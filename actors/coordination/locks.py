@@ -36,7 +36,7 @@ Reason = Literal["busy", "timeout", "expired", "not-holder", "unknown", "mismatc
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request for the resource asks for, as clients send it.
+    """A request for the resource, as clients send it.
 
     Attributes:
         owner: who asks; a holder that asks again gets its own token again.

@@ -72,14 +72,14 @@ Positions = dict[str, Position]
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the answers to clients say of their age; see `freshness`."""
+    """The age of what an answer shows; see `freshness`."""
 
     read: Literal["committed", "standby"]
     staleness_ms: int
 
 
 class KeyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the answers for a key say of its partition; see `of_part`."""
+    """The partition of the key that is answered for; see `of_part`."""
 
     partition: int
     position: Position
