@@ -69,8 +69,8 @@ _FIELDS_AFTER_STREAM_TIME = len(Progress.__struct_fields__) - 1
 
 def encode_progress(progress: Progress) -> bytes:
     """Return the value of the row `PROGRESS_KEY`."""
-    stream_ms, *rest = msgspec.structs.astuple(progress)
-    return PROGRESS + stream_ms.to_bytes(WORD, signed=True) + _encode(rest)
+    rest = msgspec.structs.astuple(progress)[1:]
+    return PROGRESS + progress.stream_ms.to_bytes(WORD, signed=True) + _encode(rest)
 
 
 def decode_progress(raw: bytes) -> Progress:
