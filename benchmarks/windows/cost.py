@@ -108,9 +108,7 @@ def _us(records: list[Any], stores: list[TimedStore], handlers: Sequence[Handler
     state = _state(bases)
     if stores:
         timestamps = Timestamps(SystemClock(), 86_400_000)
-        state.windows = TaskWindows(
-            stores, state, bases, timestamps=timestamps, meters=TaskMeters(), is_in_order=True
-        )
+        state.windows = TaskWindows(stores, state, bases, timestamps=timestamps, meters=TaskMeters(), is_in_order=True)
 
     async def run() -> None:
         undo, turns = state.scope.undo, len(handlers)
