@@ -24,8 +24,8 @@ from tests.sim.planted import Patch, rewritten
 
 def take_the_largest_time(patch: Patch) -> None:
     """Stream time is that of the feed that is ahead."""
-    edit = ("source.time_ms < least_ms", "source.time_ms > least_ms")
-    patch.setattr(FeedTimes, "advance", rewritten(FeedTimes.advance, edit))
+    edits = ("source.time_ms < least_ms", "source.time_ms > least_ms"), ("_NO_FEED_MS", "UNKNOWN_MS")
+    patch.setattr(FeedTimes, "advance", rewritten(FeedTimes.advance, *edits))
 
 
 def take_the_largest_time_upstream(patch: Patch) -> None:
