@@ -50,6 +50,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> balance.Long
     return balance.scheduler(config, log) if config.option.dist == "loadfile" else None
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that are too long for `make test`. Beside other processes a test takes twice as long as alone."""
+    lines = list(balance.too_long(report for reports in terminalreporter.stats.values() for report in reports))
+    if lines:
+        terminalreporter.section(f"longer than {balance.LONG_S:g} s, and not nightly (see CONTRIBUTING.md)")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Let a report travel between processes though what was logged isn't Unicode."""

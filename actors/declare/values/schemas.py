@@ -101,7 +101,7 @@ def _kept(schema: Any, place: tuple[Any, ...], make: Callable[[], Codec]) -> Cod
     """
     codecs = schema.codecs if isinstance(schema, ActorSchema) else {}
     made_of, codec = codecs.get(place[0], ((), None))
-    if codec is None or any(one is not other for one, other in zip(made_of, place, strict=True)):
+    if codec is None or any(former is not part for former, part in zip(made_of, place, strict=True)):
         codec = make()
         codecs[place[0]] = place, codec
     kept: Codec = codec
