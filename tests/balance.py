@@ -1,7 +1,11 @@
-"""Distributes the tests over processes (`-n`): long files begin first, and what shares something stays together."""
+"""Distributes the tests over processes (`-n`): long files begin first, and what shares something stays together.
+
+At the end of a run it names the tests that are longer than CONTRIBUTING.md allows those of `make test`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -58,6 +62,10 @@ LONGEST = (
 others follow in alphabetical order."""
 
 
+LONG_S = 10.0
+"""A test that takes longer is nightly, unless it is the only one for what it shows."""
+
+
 class LongestFirst(LoadScopeScheduling):  # type: ignore[misc]
     """Gives each process the next file, or the next folder of `TOGETHER`, when it has done one."""
 
@@ -81,3 +89,15 @@ def scheduler(config: pytest.Config, log: Any) -> LongestFirst:
     """Return the scheduler for `config`; it keeps the order of the tests."""
     config.option.loadscopereorder = False
     return LongestFirst(config, log)
+
+
+def too_long(reports: Iterable[object]) -> Iterator[str]:
+    """Yield a line for each test that took longer than `LONG_S` and isn't nightly, the longest first."""
+    slow = [
+        report
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call" and report.duration > LONG_S
+    ]
+    for report in sorted(slow, key=lambda report: -report.duration):
+        if "nightly" not in report.keywords:
+            yield f"{report.duration:6.1f} s {report.nodeid}"

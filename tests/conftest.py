@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+import tomllib
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +25,8 @@ from tests.parts import end_parts, shared_folder
 from tests.s3 import S3Server, running_s3
 
 load_profile()
+# jsonschema would compile 38 grammars of this package in each process; `faust-actors[formats]` comes without it.
+sys.modules["rfc3987_syntax"] = None
 
 KAFKA = "kafka-of-all-tests"
 
@@ -44,6 +50,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> balance.Long
     return balance.scheduler(config, log) if config.option.dist == "loadfile" else None
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the tests that are too long for `make test`. Beside other processes a test takes twice as long as alone."""
+    lines = list(balance.too_long(report for reports in terminalreporter.stats.values() for report in reports))
+    if lines:
+        terminalreporter.section(f"longer than {balance.LONG_S:g} s, and not nightly (see CONTRIBUTING.md)")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Let a report travel between processes though what was logged isn't Unicode."""
@@ -56,6 +71,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def _unlimited_log() -> None:
     """Let no test's lines be left out because of those of another one in the same second."""
     logs._written.clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _settings_are_parsed_once() -> Iterator[None]:
+    """Let the apps of tests, thousands of them, share what this project's file says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("actors._faust.settings.sources.tomllib", SimpleNamespace(loads=functools.cache(tomllib.loads)))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

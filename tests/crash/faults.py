@@ -251,4 +251,4 @@ STREAMS: tuple[Fault, ...] = (
     kill_controller,
 )
 """The faults that ask nothing of a worker's log, its files or its exit code."""
-QUICK: tuple[Fault, ...] = (kill_worker, zombie, full_disk, kill_transaction_coordinator, corrupt_sst, bounce)
+QUICK: tuple[Fault, ...] = (kill_worker, full_disk, kill_transaction_coordinator, corrupt_sst)

@@ -46,7 +46,8 @@ def recorded(value_format: Format) -> dict[str, Any]:
     return json.loads((RECORDED / FORMATS[value_format]).read_text())
 
 
-@pytest.mark.parametrize("value_format", ["json", pytest.param("json-schema", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("value_format", ["json", "json-schema"])
 async def test_events_are_those_that_were_recorded(
     debezium: Part, brokers: str, postgres: str, value_format: Format
 ) -> None:

@@ -20,7 +20,7 @@ from tests.nexmark.oracle import SQL, Oracle
 from tests.nexmark.queries import QUERIES, Nexmark
 
 PARTITIONS = 4
-COUNT = 10_000
+COUNT = 5_000
 POLL_S = 0.01
 CRASHED = ["q4", "q5", "q6", "q7", "q8", "q9", "q11", "q15", "q16", "q17"]
 

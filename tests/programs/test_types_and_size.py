@@ -40,6 +40,7 @@ def test_each_program_is_checked() -> None:
     assert LINES.keys() == {path.stem for path in FOLDER.glob("[!_]*.py") if not path.stem.startswith("test_")}
 
 
+@pytest.mark.nightly
 def test_mypy_takes_them() -> None:
     report = check("mypy", "--strict", "--config-file=tests/unit/typed/mypy.ini")
     assert "Success" in report, report

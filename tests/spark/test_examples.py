@@ -47,6 +47,7 @@ def test_a_changelog_is_archived_and_rebuilt(
     assert names["misplaced"].count() == 0
 
 
+@pytest.mark.nightly
 def test_exports_are_compared_and_the_log_is_checked(
     spark: SparkSession, brokers: str, log: Log, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

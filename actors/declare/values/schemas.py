@@ -64,8 +64,12 @@ def key_codec(app: Any, schema: Any) -> Codec:
     own = bound(app, schema, "key", schema.key_type)
     if own is not None:
         return own
-    codec = resolve_key(schema.key_type, schema.key_serializer, default=app.serializers.key_serializer)
-    return _pass_bytes(codec, schema.key_type)
+    type_, serializer, default = schema.key_type, schema.key_serializer, app.serializers.key_serializer
+    return _kept(
+        schema,
+        ("key", type_, serializer, default),
+        lambda: _pass_bytes(resolve_key(type_, serializer, default=default), type_),
+    )
 
 
 def value_codec(app: Any, schema: Any) -> Codec:
@@ -80,8 +84,26 @@ def value_codec(app: Any, schema: Any) -> Codec:
     own = bound(app, schema, "value", schema.value_type)
     if own is not None:
         return own
-    serializer = schema.value_serializer or app.serializers.value_serializer
-    return _pass_bytes(resolve(schema.value_type, serializer, for_others=True), schema.value_type)
+    type_, serializer = schema.value_type, schema.value_serializer or app.serializers.value_serializer
+    return _kept(
+        schema,
+        ("value", type_, serializer),
+        lambda: _pass_bytes(resolve(type_, serializer, for_others=True), type_),
+    )
+
+
+def _kept(schema: Any, place: tuple[Any, ...], make: Callable[[], Codec]) -> Codec:
+    """Return the codec that the schema keeps for what it is made of: to make one takes longer than coding a value.
+
+    `place` is the part, key or value, and then the type and the serializers, which needn't have a hash.
+    """
+    codecs = schema.codecs if isinstance(schema, ActorSchema) else {}
+    made_of, codec = codecs.get(place[0], ((), None))
+    if codec is None or any(former is not part for former, part in zip(made_of, place, strict=True)):
+        codec = make()
+        codecs[place[0]] = place, codec
+    kept: Codec = codec
+    return kept
 
 
 def bound(app: Any, schema: Any, part: Literal["key", "value"], type_: Any) -> Codec | None:
@@ -115,11 +137,13 @@ class ActorSchema(faust.Schema):  # type: ignore[misc]
     Attributes:
         topic: the name of the topic.
         bound: the codecs that the topic's formats made.
+        codecs: by part, the codec that the topic's serializer made, and what it is made of.
     """
 
     def __init__(self, topic: str = "", **options: Any) -> None:
         self.topic = topic
         self.bound: dict[Any, Codec] = {}
+        self.codecs: dict[str, tuple[tuple[Any, ...], Codec]] = {}
         self._resolved: dict[Any, Codec] = {}
         super().__init__(**options)
 

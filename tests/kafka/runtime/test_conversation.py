@@ -9,7 +9,7 @@ from dev.kafka import free_port
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.conversation_app"
-ROOMS, LINES, KILLS = ("ada", "bob", "cyd"), 40, 4
+ROOMS, LINES, KILLS = ("ada", "bob", "cyd"), 20, 2
 ROOMS_LINES = len(ROOMS) * LINES
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, unique
 
 MODULE = "tests.kafka.apps.cron_app"
-KILLS = 3
+KILLS = 2
 
 
 async def test_each_time_is_run_once_whoever_is_killed(
@@ -26,12 +26,12 @@ async def test_each_time_is_run_once_whoever_is_killed(
         return len(await runs()) > count
 
     for _ in range(KILLS):
-        count = len(await runs()) + 3
+        count = len(await runs()) + 2
         await eventually(lambda count=count: more_than(count), what=lambda: "".join(one.log()[-2000:] for one in pair))
         owner = max(pair, key=lambda worker: worker.log().rfind("owns"))
         owner.kill()
         owner.start()
-    count = len(await runs()) + 10
+    count = len(await runs()) + 4
     await eventually(lambda: more_than(count), what=lambda: "".join(one.log()[-2000:] for one in pair))
     seconds = [second for second, _ in await runs()]
     assert seconds == list(range(seconds[0], seconds[0] + len(seconds)))

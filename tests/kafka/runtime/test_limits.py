@@ -13,7 +13,7 @@ import pytest
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.limits_app"
-TENANTS, ORDERS, KILLS = ("acme", "beta"), 60, 3
+TENANTS, ORDERS, KILLS = ("acme", "beta"), 30, 2
 LIMIT, RATE = 2, 10
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.never_app"
-ORDERS = 400
-KILLS = 6
+ORDERS = 200
+KILLS = 3
 KINDS = ("made", "refused", "unclear")
 
 

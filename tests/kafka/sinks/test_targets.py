@@ -73,16 +73,16 @@ async def test_files_have_each_record_once_and_a_service_and_a_function_at_least
     workers = [WorkerProcess(MODULE, brokers, tmp_path / f"w{number}", **variables) for number in range(2)]
     for worker in workers:
         worker.start()
-    for number in range(4):
+    for number in range(3):
         records = [(b"k%d" % key, b"%d" % (1000 * number + key)) for key in range(1000)]
         await send(brokers, f"{name}-numbers", records)
         await eventually(lambda number=number: len(service.items) > 1000 * number, what=workers[0].log)
-        if number < 3:
+        if number < 2:
             workers[number % 2].kill()
             workers[number % 2].start()
-    wanted = sorted(2 * number for number in range(4000))
+    wanted = sorted(2 * number for number in range(3000))
     await eventually(lambda: sorted(service.items.values()) == wanted, what=workers[0].log)
-    await eventually(lambda: len(offsets_of(tmp_path)) >= 4000, what=workers[0].log)
+    await eventually(lambda: len(offsets_of(tmp_path)) >= 3000, what=workers[0].log)
     await eventually(lambda: {n for line in lines_of(tmp_path) for n in line["numbers"]} == set(wanted))
     records = await read_all(brokers, f"{name}-doubles")
     assert offsets_of(tmp_path) == sorted((record.partition, record.offset) for record in records)

@@ -199,6 +199,7 @@ def test_a_rebuild_has_no_record_that_is_past_its_retention(world: World, tmp_pa
     assert report.is_clean, report
 
 
+@pytest.mark.nightly
 def test_two_logs_and_two_points_are_compared(world: World) -> None:
     log = world.log("pairs")
     copy = kafka(world.spark, world.brokers, f"{world.name}--copy-changelog")

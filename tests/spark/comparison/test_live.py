@@ -153,6 +153,7 @@ def test_workers_on_the_command_line(spark: SparkSession, brokers: str, log: Log
     assert "answered 404: Unknown store: there is no store" in done.output
 
 
+@pytest.mark.nightly
 def test_a_partition_that_is_stopped_leaves_the_others_compared(
     spark: SparkSession, brokers: str, log: Log, server: Server, monkeypatch: pytest.MonkeyPatch
 ):

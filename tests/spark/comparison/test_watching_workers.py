@@ -127,6 +127,7 @@ def running(brokers: str, tmp_path: Path) -> Iterator[Running]:
     running.worker.kill()
 
 
+@pytest.mark.nightly
 def test_what_another_program_writes_is_named(spark: SparkSession, running: Running, tmp_path: Path) -> None:
     keys = [f"key-{number}" for number in range(20)]
     running.count(*keys)

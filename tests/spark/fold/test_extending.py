@@ -130,7 +130,7 @@ def rows(spark: SparkSession, folder: Path | str) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("make", [plain_log, windowed_log])
+@pytest.mark.parametrize("make", [plain_log, pytest.param(windowed_log, marks=pytest.mark.nightly)])
 def test_a_rebuild_from_an_earlier_one_equals_one_from_the_start(
     spark: SparkSession,
     tmp_path: Path,
@@ -338,6 +338,7 @@ def test_files_are_copied_where_they_cannot_be_linked(
     assert rows(spark, base) == old
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", SEEDS)
 def test_validation_from_a_rebuild_finds_the_same(spark: SparkSession, tmp_path: Path, seed: int):
     written = Log("app--store-changelog", [])

@@ -180,6 +180,7 @@ def in_topic(brokers: str, topic: str) -> dict[bytes, bytes]:
     return {key: value for (_, key), (value, _) in published(brokers, topic).items()}
 
 
+@pytest.mark.nightly
 def test_a_point_an_archive_and_a_rebuild(spark: SparkSession, brokers: str, tmp_path: Path):
     log = write_log(brokers, [Transaction((put("a", "1", expires_at_ms=5), put("b", "2")))])
     point = "offset:" + ",".join(f"{number}={end}" for number, end in enumerate(log.ends))

@@ -493,3 +493,13 @@ def test_keys_of_two_types_that_may_be_one_text_are_refused_at_the_declaration(k
         with pytest.raises(ConfigurationError, match="use one type for keys"):
             resolve(type_, for_others=True)
     resolve(dict[int | float, int])
+
+
+def test_a_topic_keeps_its_codecs_until_its_types_are_others(plain_app: faust.App) -> None:
+    schema = ActorSchema(key_type=str, value_type=Point)
+    kept = key_codec(plain_app, schema), value_codec(plain_app, schema)
+    assert (key_codec(plain_app, schema), value_codec(plain_app, schema)) == kept
+    assert kept[1] is value_codec(plain_app, schema)
+    schema.value_type = dict[str, int]
+    assert value_codec(plain_app, schema).encode({"a": 1}) == b'{"a":1}'
+    assert key_codec(plain_app, schema) is kept[0]

@@ -98,6 +98,7 @@ def test_a_worker_writes_nothing_but_json(
     assert not to_file or ended.stdout + ended.stderr == ""
 
 
+@pytest.mark.nightly
 def test_a_supervisor_and_its_workers_write_nothing_but_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An app without actors gets as far as its workers, which end: Faust's producer needs the broker."""
     monkeypatch.setenv("FAUST_ACTORS_LOG_FORMAT", "json")

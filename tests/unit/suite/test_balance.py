@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests import balance
 from tests.kafka.forked import ROOT
 
@@ -30,3 +32,19 @@ def test_the_longest_come_first_and_the_others_in_their_order() -> None:
     found = [item.nodeid for item in items]
     assert list(dict.fromkeys(map(balance.group, found))) == [*balance.LONGEST, "tests/a.py", "tests/b.py"]
     assert all(found.index(f"{file}::test_2") < found.index(f"{file}::test_1") for file in balance.LONGEST)
+
+
+def test_a_long_test_is_named_unless_it_is_nightly() -> None:
+    def report(name: str, when: str, duration: float, *marks: str) -> pytest.TestReport:
+        keywords = dict.fromkeys(marks, 1)
+        return pytest.TestReport(name, ("", 0, ""), keywords, "passed", None, when, duration=duration)  # type: ignore[arg-type]
+
+    reports = [
+        report("a", "call", 10.5),
+        report("b", "call", 30.0),
+        report("c", "call", 9.5),
+        report("d", "call", 40.0, "nightly"),
+        report("e", "setup", 40.0),
+        "no report",
+    ]
+    assert list(balance.too_long(reports)) == ["  30.0 s b", "  10.5 s a"]
