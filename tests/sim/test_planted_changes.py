@@ -99,7 +99,7 @@ def count_the_state_of_the_former_input(patch: Patch) -> None:
 
 def name_messages_by_topic_and_offset(patch: Patch) -> None:
     """Ids of messages don't tell an input from a former one of its name."""
-    patch.setattr(topic_ids.TopicIds, "message_tag", "")
+    patch.setattr(topic_ids.TopicIds, "message_tag", property(lambda self: "", lambda self, _: None))
 
 
 def forget_that_the_input_was_re_created(patch: Patch) -> None:
