@@ -243,8 +243,8 @@ def _fits(arm: Any, value: Any) -> bool:
 
     kind = arm["type"] if isinstance(arm, dict) else arm
     if isinstance(value, list | dict) or kind in ("array", "map"):
-        return kind == {list: "array", dict: "map"}.get(type(value))
-    return (kind in _FAMILIES or kind == "enum") and validate(value, arm, raise_errors=False)
+        return isinstance(value, list if kind == "array" else dict) and kind in ("array", "map")
+    return bool((kind in _FAMILIES or kind == "enum") and validate(value, arm, raise_errors=False))
 
 
 def _family(arm: Any) -> Any:
