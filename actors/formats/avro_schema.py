@@ -39,7 +39,7 @@ _FAMILIES = {
     **{"null": "null", "boolean": "boolean", "string": "string", "bytes": "bytes"},
     **dict.fromkeys(("int", "long", "float", "double"), "number"),
 }
-"""What values of a primitive type may be taken for."""
+"""By primitive type, what its values may be taken for."""
 MAX_DEPTH = 200
 """How deep values of a recursive schema may be: fastavro reads and writes them on the C stack, which ends."""
 

@@ -12,6 +12,7 @@ import click
 from faust.cli.base import option
 from faust.cli.send import send as FaustSend  # noqa: N812  the class has the command's name
 
+from actors._core.logs import text_of
 from actors._faust.setup import Setup
 from actors._kafka.admin.control import ControlPlane, TopicInfo
 from actors.cli.project import name_app
@@ -145,5 +146,5 @@ def _encoded(text: str, codec: Codec | MessageCodec, what: str) -> bytes:
         except UnresolvedSchemaError:
             raise
         except Exception as error:
-            reasons.append(str(error))
+            reasons.append(text_of(error) or type(error).__name__)
     raise click.UsageError(f"{what} {text!r} doesn't fit its type: {reasons[0]}")
