@@ -20,7 +20,7 @@ from actors._faust.views import View, view_of
 from actors._kafka.requests import KafkaRequests
 from actors.declare.arguments import check_arguments, check_bare, check_span, single_topic
 from actors.declare.calendar import Crons
-from actors.declare.class_state import state_store
+from actors.declare.class_state import share_keys, state_store
 from actors.declare.declared import (
     Declaration,
     Wraps,
@@ -544,6 +544,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
         (topic, *others), feeds = inputs_of(self, name, topics, options, key_type=getattr(declared, "key_type", Any))
         check_value_type(name, topic, declared)
         self._check_own(name, options.stores)
+        share_keys(self, topic, options.stores, options.windows)
         own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         answer_types = ReplyTypes.of(name, declared, resolve, is_asked=options.answer_ttl is not None)
