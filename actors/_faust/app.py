@@ -43,7 +43,7 @@ from actors.declare.streams.windows import Late, WindowStores, timed
 from actors.declare.values.codecs import Format, declared_type, resolve
 from actors.declare.values.decoder import Decoder
 from actors.declare.values.schemas import key_codec
-from actors.declare.values.stored import binder, own_store, state_store, store_keys, stored_values, use_keys
+from actors.declare.values.stored import binder, own_store, share_keys, state_store, store_keys, stored_values, use_keys
 from actors.declare.values.versions import Upgrades
 from actors.errors import ConfigurationError, UsageError
 from actors.ports import ActorReply, ActorRequest
@@ -543,6 +543,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
         (topic, *others), feeds = inputs_of(self, name, topics, options, key_type=getattr(declared, "key_type", Any))
         check_value_type(name, topic, declared)
         self._check_own(name, options.stores)
+        share_keys(self, topic, options.stores, options.windows)
         own = state_store(self, name, topic, declared, options.publish) if isinstance(declared, type) else None
         threaded = in_threads(options.concurrency, f"actor {name}") if options.threads else None
         answer_types = ReplyTypes.of(name, declared, resolve, is_asked=options.answer_ttl is not None)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from actors.declare.values.codecs import UNTYPED, Place
 from actors.errors import ConfigurationError
-from actors.formats.avro_schema import MAX_DEPTH, Walk, depth_of, schema_of
+from actors.formats.avro_schema import MAX_DEPTH, Walk, depth_of, read_default, record_name, schema_of
 from actors.formats.data import PlainData, plain_data
 from actors.formats.framing import Read, RegistryFormat, Subject
 from actors.formats.registry import Schema, SchemaType
@@ -67,7 +67,7 @@ class AvroShape:
     infix = b""
 
     def __init__(self, type_: Any, schema: Any, *, is_key: bool) -> None:
-        self._own = None if schema is None else _parsed(schema, {})
+        self._own = None if schema is None else _with_read_defaults(_parsed(schema, {}))
         self.schema = None if schema is None else Schema(json.dumps(schema))
         self.record = _name_of(self._own) or str(getattr(type_, "__name__", "value"))
         self._data: PlainData = plain_data(type_, is_key=is_key)
@@ -83,6 +83,8 @@ class AvroShape:
         writers = _parsed(json.loads(schema.text), named)
         own = None if self._own is None or _content_of(writers) == _content_of(self._own) else self._own
         walk, read, load, tags = Walk(writers, named), fastavro.schemaless_reader, self._data.load, self._tags
+        # A topic may have records of a union's arms, each with a schema of its own.
+        arm = _name_of(writers)
         check: Callable[[bytes, int], None] | None = walk.check if walk.is_needed else None
 
         def read_value(raw: bytes, start: int) -> Any:
@@ -93,7 +95,9 @@ class AvroShape:
             data = read(stream, writers, own, return_record_name=bool(tags))
             if stream.tell() != len(raw):
                 raise ValueError(f"{len(raw) - stream.tell()} bytes are behind its end")
-            return load(_tagged(data, tags) if tags else data)
+            if tags:
+                data = _tagged((arm, data) if arm and isinstance(data, dict) else data, tags)
+            return load(data)
 
         return read_value
 
@@ -104,7 +108,7 @@ class AvroShape:
         named: dict[str, Any] = {}
         for text in schema.resolved.values():
             _parsed(json.loads(text), named)
-        own = _parsed(json.loads(schema.text), named)
+        own = _with_read_defaults(_parsed(json.loads(schema.text), named))
         write, dump, tags = fastavro.schemaless_writer, self._data.dump, self._tags
         is_recursive = Walk(own, named).is_needed
 
@@ -113,7 +117,7 @@ class AvroShape:
             if is_recursive and depth_of(data) >= MAX_DEPTH:
                 raise ValueError(f"it is deeper than {MAX_DEPTH} levels")
             stream = BytesIO()
-            write(stream, own, _hinted(data, tags) if tags else data)
+            write(stream, own, _hinted(data, own, tags, named) if tags else data)
             return stream.getvalue()
 
         return write_value
@@ -123,6 +127,16 @@ def _parsed(schema: Any, named: dict[str, Any]) -> Any:
     import fastavro
 
     return fastavro.parse_schema(schema, named_schemas=named)
+
+
+def _with_read_defaults(schema: Any) -> Any:
+    """Return a parsed schema whose defaults are values: fastavro reads them as they are in the schema's JSON."""
+    if isinstance(schema, dict):
+        parts = {name: _with_read_defaults(part) for name, part in schema.items() if name != "default"}
+        if {"type", "default"} <= schema.keys():
+            parts["default"] = read_default(schema["type"], schema["default"])
+        return parts
+    return [_with_read_defaults(part) for part in schema] if isinstance(schema, list) else schema
 
 
 def _name_of(schema: Any) -> str:
@@ -160,7 +174,7 @@ def _tags_of(type_: Any) -> dict[str, tuple[str, Any]]:
         seen.add(id(info))
         tag = getattr(info, "tag", None)
         if tag is not None:
-            tags[info.cls.__name__] = (info.tag_field, tag)
+            tags[record_name(info.cls)] = (info.tag_field, tag)
         waiting += [getattr(info, name) for name in ("type", "item_type", "value_type") if hasattr(info, name)]
         waiting += [field.type for field in getattr(info, "fields", ())]
         waiting += [*getattr(info, "types", ()), *getattr(info, "item_types", ())]
@@ -182,10 +196,24 @@ def _tagged(data: Any, tags: Mapping[str, tuple[str, Any]]) -> Any:
     return [_tagged(part, tags) for part in data] if isinstance(data, list) else data
 
 
-def _hinted(data: Any, tags: Mapping[str, tuple[str, Any]]) -> Any:
-    """Return data in which what has a tag names its record, as fastavro takes it."""
-    if isinstance(data, dict):
-        hint = next((name for name, (field, tag) in tags.items() if data.get(field) == tag), None)
-        fields = {key: _hinted(part, tags) for key, part in data.items()}
-        return fields if hint is None else {**fields, "-type": hint}
-    return [_hinted(part, tags) for part in data] if isinstance(data, list) else data
+def _hinted(data: Any, schema: Any, tags: Mapping[str, tuple[str, Any]], named: Mapping[str, Any]) -> Any:
+    """Return data in which a union's record that has a tag names its arm, as fastavro takes it."""
+    if isinstance(schema, list):
+        arms = [named.get(arm, arm) if isinstance(arm, str) else arm for arm in schema]
+        for arm in arms:
+            name = _name_of(arm)
+            tag = tags.get(name.rpartition(".")[2])
+            if isinstance(data, dict) and tag is not None and data.get(tag[0]) == tag[1]:
+                return {**_hinted(data, arm, tags, named), "-type": name}
+        kinds = ("array",) if isinstance(data, list | tuple) else ("record", "map") if isinstance(data, dict) else ()
+        schema = next((arm for arm in arms if isinstance(arm, dict) and arm["type"] in kinds), None)
+    schema = named.get(schema, schema) if isinstance(schema, str) else schema
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if kind == "array" and isinstance(data, list | tuple):
+        return [_hinted(part, schema["items"], tags, named) for part in data]
+    if isinstance(data, dict) and kind == "map":
+        return {name: _hinted(part, schema["values"], tags, named) for name, part in data.items()}
+    if isinstance(data, dict) and kind == "record":
+        parts = {field["name"]: field["type"] for field in schema["fields"] if field["name"] in data}
+        return {**data, **{name: _hinted(data[name], part, tags, named) for name, part in parts.items()}}
+    return data

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import inspect
 
+from actors._core.unions import is_union
 from actors.declare.values.codecs import is_model, is_record, strip_optional
 from actors.errors import ConfigurationError
+from actors.formats.data import NATIVE
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIMPLE: dict[Any, Any] = {
@@ -31,6 +35,11 @@ _DECIMAL = (
     "Avro's decimals have a fixed number of digits: write Annotated[Decimal, msgspec.Meta(extra={'precision': 12, "
     "'scale': 2})]"
 )
+_FAMILIES = {
+    **{"null": "null", "boolean": "boolean", "string": "string", "bytes": "bytes"},
+    **dict.fromkeys(("int", "long", "float", "double"), "number"),
+}
+"""By primitive type, what its values may be taken for."""
 MAX_DEPTH = 200
 """How deep values of a recursive schema may be: fastavro reads and writes them on the C stack, which ends."""
 
@@ -67,7 +76,12 @@ class _Deriver:
             ]
         else:
             fields = [
-                (field.serialization_alias or field.alias or name, field.annotation, field.is_required(), field.default)
+                (
+                    field.serialization_alias or field.alias or name,
+                    _with_digits(field),
+                    field.is_required(),
+                    field.default,
+                )
                 for name, field in class_.model_fields.items()
             ]
         return self._record(
@@ -76,9 +90,9 @@ class _Deriver:
         )
 
     def _record(self, class_: Any, fields: Iterable[tuple[str, Any, bool, Any]]) -> Any:
-        name = re.sub(r"\W+", "_", getattr(class_, "__name__", str(class_))).strip("_")
+        name = record_name(class_)
         if name in self._names:
-            if self._names[name] is not class_:
+            if self._names[name] != class_:
                 raise ConfigurationError(
                     f"two types are called {name}, and Avro tells types by their names: rename one"
                 )
@@ -99,15 +113,14 @@ class _Deriver:
         field = {"name": name, "type": schema}
         if not required:
             try:
-                value = msgspec.to_builtins(default)
+                value = msgspec.to_builtins(default, builtin_types=NATIVE)
             except TypeError:
                 return field
-            if default is msgspec.NODEFAULT or not _is_plain(value):
+            if default is msgspec.NODEFAULT or not (_is_plain(value) or isinstance(value, NATIVE)):
                 return field
-            if isinstance(schema, list) and value is not None and schema[0] == "null":
-                # A default is of the first arm.
-                field["type"] = [*schema[1:], "null"]
-            field["default"] = value
+            if isinstance(schema, list) and (schema := _led_by(schema, value)) is None:
+                return field
+            field |= {"type": schema, "default": json_default(schema, value)}
         return field
 
     def _info(self, info: Any) -> Any:
@@ -120,9 +133,14 @@ class _Deriver:
         if isinstance(info, inspect.EnumType):
             return self._enum(info.cls)
         if isinstance(info, inspect.LiteralType):
-            return "long" if {type(value) for value in info.values} == {int} else "string"
+            kinds = {type(value) for value in info.values}
+            arms = [name for kind, name in ((type(None), "null"), (int, "long"), (str, "string")) if kind in kinds]
+            return arms if arms[1:] else arms[0]
         if isinstance(info, inspect.UnionType):
-            return sorted((self._info(arm) for arm in info.types), key=lambda arm: arm != "null")
+            schemas = [self._info(arm) for arm in info.types]
+            arms = [arm for schema in schemas for arm in (schema if isinstance(schema, list) else [schema])]
+            # Writers take the first arm that fits: an int would be a double, or a time, too.
+            return sorted(arms, key=_place_of)
         return self._parts(info)
 
     def _parts(self, info: Any) -> Any:
@@ -174,6 +192,85 @@ def _default(field: Any) -> Any:
     if field.default_factory in (list, dict):
         return field.default_factory()
     return field.default
+
+
+def record_name(class_: Any) -> str:
+    """Return the name of a type's record; that of a generic type has its arguments, as `Page_Line`."""
+    return re.sub(r"\W+", "_", _shown(class_)).strip("_")
+
+
+def _shown(type_: Any) -> str:
+    arguments = typing.get_args(type_)
+    name = getattr(typing.get_origin(type_) or type_, "__name__", str(type_)) if not is_union(type_) else ""
+    return "_".join([name, *map(_shown, arguments)])
+
+
+def _with_digits(field: Any) -> Any:
+    """Return the type of a field of Pydantic's, with the digits of a decimal that the field's metadata says."""
+    extra: dict[str, Any] = {}
+    for part in field.metadata:
+        extra |= getattr(part, "extra", None) or {}
+        digits = {"precision": getattr(part, "max_digits", None), "scale": getattr(part, "decimal_places", None)}
+        extra |= {name: number for name, number in digits.items() if number is not None}
+    plain, is_optional = strip_optional(field.annotation)
+    if plain is not Decimal or not extra:
+        return field.annotation
+    type_: Any = Annotated[plain, msgspec.Meta(extra=extra)]
+    return type_ | None if is_optional else type_
+
+
+def _place_of(arm: Any) -> int:
+    return 0 if arm == "null" else 2 if arm == "double" else 3 if _logical(arm) else 1
+
+
+def _logical(schema: Any) -> str | None:
+    """Return the kind of a logical type as fastavro calls it, as `int-date`."""
+    name = schema.get("logicalType") if isinstance(schema, dict) else None
+    return f"{schema['type']}-{name}" if name else None
+
+
+def _led_by(union: list[Any], value: Any) -> list[Any] | None:
+    """Return a union whose first arm is that of a default; None if values of other arms would become of that arm."""
+    place = next((place for place, arm in enumerate(union) if _fits(arm, value)), None)
+    if place is None or _family(union[place]) in map(_family, union[:place]):
+        return None
+    rest = [*union[:place], *union[place + 1 :]]
+    return [union[place], *sorted(rest, key=lambda arm: arm == "null")] if place else union
+
+
+def _fits(arm: Any, value: Any) -> bool:
+    from fastavro.validation import validate
+
+    kind = arm["type"] if isinstance(arm, dict) else arm
+    if isinstance(value, list | dict) or kind in ("array", "map"):
+        return isinstance(value, list if kind == "array" else dict) and kind in ("array", "map")
+    return bool((kind in _FAMILIES or kind == "enum") and validate(value, arm, raise_errors=False))
+
+
+def _family(arm: Any) -> Any:
+    kind = arm["type"] if isinstance(arm, dict) else arm
+    return _FAMILIES.get(kind, kind)
+
+
+def json_default(schema: Any, value: Any) -> Any:
+    """Return a default as a schema has it: bytes as Latin-1, logical types as what is written."""
+    from fastavro.write import LOGICAL_WRITERS
+
+    schema = schema[0] if isinstance(schema, list) else schema
+    prepare = LOGICAL_WRITERS.get(_logical(schema) or "")
+    raw = value if prepare is None else prepare(value, schema)
+    return raw.decode("latin-1") if isinstance(raw, bytes) else raw
+
+
+def read_default(schema: Any, default: Any) -> Any:
+    """Return the value of a default in a schema."""
+    from fastavro.read import LOGICAL_READERS
+
+    schema = schema[0] if isinstance(schema, list) else schema
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    raw = default.encode("latin-1") if kind in ("bytes", "fixed") and isinstance(default, str) else default
+    read = LOGICAL_READERS.get(_logical(schema) or "")
+    return raw if read is None else read(raw, schema, None)
 
 
 def _is_plain(value: Any) -> bool:

@@ -124,6 +124,8 @@ def _converted_value(value: Any, column: Column, hint: Any) -> Any:
         return _decimal(raw if isinstance(raw, bytes) else base64.b64decode(raw, validate=True), value["scale"])
     if column.name == f"{_DEBEZIUM}data.Json" and _is_json(hint):
         return msgspec.json.decode(value)
+    if column.name == f"{_DEBEZIUM}time.MicroDuration" and timedelta in arms_of(hint):
+        return timedelta(microseconds=value)
     return value
 
 
@@ -155,10 +157,11 @@ def _column_of(hint: Any) -> Column | None:
     plain: Any = typing.get_args(arm)[0] if typing.get_origin(arm) is Annotated else arm
     if plain is Decimal:
         return None if scale is None else Column(f"{_CONNECT}Decimal", scale)
-    name = {date: "time.Date", datetime: "time.MicroTimestamp", time: "time.MicroTime"}.get(plain)
+    names = {date: "Date", datetime: "MicroTimestamp", time: "MicroTime", timedelta: "MicroDuration"}
+    name = names.get(plain)
     if name is None:
         return Column(f"{_DEBEZIUM}data.Json") if _is_json(hint) else None
-    return Column(f"{_DEBEZIUM}{name}")
+    return Column(f"{_DEBEZIUM}time.{name}")
 
 
 def _is_json(hint: Any) -> bool:

@@ -86,12 +86,10 @@ def _finite_test(type_: Any) -> Callable[[Any], bool]:
 def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     if type_ in UNTYPED:
         return _as_it_is, _as_it_is
-    if is_record(type_):
-        return lambda value: _of(value, type_).asdict(), lambda data: type_.from_data(data, preferred_type=type_)
-    if is_model(type_):
-        return lambda value: _of(value, type_).model_dump(by_alias=True), type_.model_validate
+    if is_record(type_) or is_model(type_):
+        return lambda value: _dump_model(_of(value, type_)), lambda data: _load_model(type_, data)
     try:
-        msgspec.convert({}, type_, dec_hook=_no_type)
+        msgspec.convert({}, type_, dec_hook=_load_model)
     except msgspec.ValidationError:
         pass
     except (TypeError, NameError) as error:
@@ -102,9 +100,12 @@ def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
     options: dict[str, Any] = {}
     if not kinds or any(f"{kind}(" in kinds for kind in _NATIVE_KINDS):
         options["builtin_types"] = NATIVE
+    loading, dumping = dict(options), dict(options)
+    if "CustomType(" in kinds:
+        loading["dec_hook"], dumping["enc_hook"] = _load_model, _dump_model
 
     def load(data: Any) -> Any:
-        return msgspec.convert(data, type_, **options)
+        return msgspec.convert(data, type_, **loading)
 
     classes, name = classes_of(type_), getattr(type_, "__name__", str(type_))
     # Equal messages have equal bytes in every process; only sets have an order of its own in each.
@@ -114,16 +115,28 @@ def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
     def dump(value: Any) -> Any:
         if not isinstance(value, classes):
             raise TypeError(f"expected {name}, got {type(value).__name__}")
-        data = msgspec.to_builtins(value, order=order, **options)
+        data = msgspec.to_builtins(value, order=order, **dumping)
         # A field of another type would be read back as another value, or not at all.
-        msgspec.convert(data, type_, **options)
+        msgspec.convert(data, type_, **loading)
         return data
 
     return dump, load
 
 
-def _no_type(type_: Any, _: Any) -> Any:
+def _load_model(type_: Any, data: Any) -> Any:
+    if is_record(type_):
+        return type_.from_data(data, preferred_type=type_)
+    if is_model(type_):
+        return type_.model_validate(data)
     raise TypeError(f"{type_} is unknown to msgspec")
+
+
+def _dump_model(value: Any) -> Any:
+    if is_record(type(value)):
+        return value.asdict()
+    if is_model(type(value)):
+        return value.model_dump(by_alias=True)
+    raise TypeError(f"{type(value)} is unknown to msgspec")
 
 
 def _of(value: Any, type_: Any) -> Any:

@@ -6,11 +6,12 @@ header      the same before the content, or magic byte 1 and the sixteen bytes o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Protocol
 from uuid import UUID
 
 from actors._core.logs import text_of
+from actors._core.unions import arms_of
 from actors.declare.values.codecs import Codec, CodecError, Place, strip_optional
 from actors.errors import ConfigurationError, UnresolvedSchemaError, show_bytes
 from actors.formats.registry import MissingSchemaError, RegistryClient, Schema, SchemaType, client_of
@@ -110,18 +111,30 @@ class RegistryFormat:
         plain, _ = strip_optional(type_)
         try:
             framed = Framed(self, self.shape(plain, place), place, app)
+            arms = self.arms(plain)
+            written = (
+                OneOf({arm: Framed(self, self.shape(arm, place), place, app) for arm in arms}) if arms[1:] else framed
+            )
         except ImportError as error:
             raise ConfigurationError(f"{self!r}: {error}: pip install 'faust-actors[formats]'") from error
         has_header = self.ids == "header" and not place.is_state
         reads_header = place.part == "value" and not place.is_state
+        if has_header and place.part == "key" and written is not framed:
+            raise ConfigurationError(f"{self!r}: keys of several types need the ids of their schemas: ids='prefix'")
         return Codec(
             framed.decode_bare if has_header and place.part == "key" else framed.decode,
-            framed.encode_bare if has_header else framed.encode,
+            written.encode_bare if has_header else written.encode,
             f"{getattr(plain, '__name__', plain)} as {self!r}",
             origin=(plain, place, self),
             frame=framed.frame if reads_header else None,
-            headers=None if place.is_state else framed.headers if has_header else framed.no_headers,
+            headers=None if place.is_state else written.headers if has_header else framed.no_headers,
         )
+
+    def arms(self, type_: Any) -> tuple[Any, ...]:
+        """Return the types that are written with a schema and a subject each: the arms of a union, or the type."""
+        arms = tuple(arms_of(type_)) if self.subject != "topic" or self.kind == "PROTOBUF" else ()
+        is_named = all(isinstance(arm, type) and arm.__module__ != "builtins" for arm in arms)
+        return arms if arms and is_named else (type_,)
 
     def subject_of(self, place: Place, record: str) -> str:
         """Return the subject of a type."""
@@ -135,6 +148,32 @@ class RegistryFormat:
 def type_is_int(value: Any) -> bool:
     """Return whether it is a whole number, which True isn't."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+class OneOf:
+    """Values of several types, which are written with a schema and a subject each."""
+
+    def __init__(self, arms: Mapping[Any, Framed]) -> None:
+        self._arms = arms
+
+    def encode(self, value: Any) -> bytes:
+        """Return a value's bytes with the id of its type's schema."""
+        return self._of(value).encode(value)
+
+    def encode_bare(self, value: Any) -> bytes:
+        """Return a value's bytes without the id."""
+        return self._of(value).encode_bare(value)
+
+    def headers(self, value: Any) -> list[tuple[str, bytes | None]]:
+        """Return the header with the id of the schema of a value's type."""
+        return self._of(value).headers(value)
+
+    def _of(self, value: Any) -> Framed:
+        framed = self._arms.get(type(value))
+        if framed is None:
+            names = ", ".join(arm.__name__ for arm in self._arms)
+            raise CodecError(f"expected one of {names}, got {type(value).__name__}")
+        return framed
 
 
 class Framed:

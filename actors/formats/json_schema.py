@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from actors._core.unions import arms_of, is_union
 from actors.declare.values.codecs import UNTYPED, Codec, Place, is_model, is_record, resolve, resolve_key
 from actors.errors import ConfigurationError
 from actors.formats.framing import Read, RegistryFormat, Subject
@@ -76,13 +77,16 @@ class JsonShape:
 
     def __init__(self, type_: Any, schema: Any, codec: Codec, *, is_checked: bool) -> None:
         self._codec, self._is_checked = codec, is_checked
+        arms = arms_of(type_) if is_union(type_) else ()
+        self._arms = {getattr(arm, "__name__", str(arm)): resolve(arm, "json") for arm in arms}
         title = schema.get("title") if isinstance(schema, dict) else None
         self.record = str(title or getattr(type_, "__name__", "value"))
         self.schema = None if schema is None else Schema(json.dumps(schema), "JSON")
 
     def reader(self, schema: Schema) -> Read:
-        """Return what reads JSON, by the type alone."""
-        decode = self._codec.decode
+        """Return what reads JSON, by the type alone; by the arm of a union that the schema names."""
+        title = json.loads(schema.text).get("title") if self._arms else None
+        decode = self._arms.get(title, self._codec).decode
         return lambda raw, start: decode(raw[start:])
 
     def writer(self, schema: Schema) -> Callable[[Any], bytes]:

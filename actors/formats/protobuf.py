@@ -6,9 +6,10 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from actors._core.unions import arms_of
 from actors.declare.values.codecs import Place
 from actors.errors import ConfigurationError
 from actors.formats.framing import Read, RegistryFormat
@@ -42,11 +43,39 @@ class Protobuf(RegistryFormat):
 
     kind: ClassVar[SchemaType] = "PROTOBUF"
 
-    def shape(self, type_: Any, place: Place) -> ProtobufShape:
+    def shape(self, type_: Any, place: Place) -> ProtobufShape | MessagesShape:
         """Return how a class is read and written; see `RegistryFormat`."""
-        if not hasattr(type_, "DESCRIPTOR") or not hasattr(type_, "FromString"):
-            raise ConfigurationError(f"{self!r}: {type_} is no class that protoc generated, as order_pb2.Order")
-        return ProtobufShape(type_, is_exact=place.part == "key" or place.is_state)
+        arms = arms_of(type_)
+        for arm in arms:
+            if not hasattr(arm, "DESCRIPTOR") or not hasattr(arm, "FromString"):
+                raise ConfigurationError(f"{self!r}: {arm} is no class that protoc generated, as order_pb2.Order")
+        shapes = [ProtobufShape(arm, is_exact=place.part == "key" or place.is_state) for arm in arms]
+        return MessagesShape({shape.record: shape for shape in shapes}) if shapes[1:] else shapes[0]
+
+
+class MessagesShape:
+    """How one of several classes is read, the one that the registry names; see `actors.formats.framing.Shape`."""
+
+    infix, schema = b"", None
+
+    def __init__(self, shapes: Mapping[str, ProtobufShape]) -> None:
+        self._shapes = shapes
+        self.record = " | ".join(shapes)
+
+    def reader(self, schema: Schema) -> Read:
+        """Return what reads messages of a schema."""
+        names = dict(_names_of(schema.text))
+        reads = {name: shape.reader(schema) for name, shape in self._shapes.items()}
+
+        def read_value(raw: bytes, start: int) -> Any:
+            name = names.get(_read_index(raw, start)[0], "")
+            return reads.get(name, next(iter(reads.values())))(raw, start)
+
+        return read_value
+
+    def writer(self, schema: Schema) -> Callable[[Any], bytes]:
+        """Return what writes messages: each class has its own shape for that."""
+        raise ValueError(f"{self.record} are written by their classes")
 
 
 class ProtobufShape:

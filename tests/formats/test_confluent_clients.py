@@ -94,7 +94,7 @@ def test_a_reference_is_resolved(client: SchemaRegistryClient) -> None:
 
 async def test_the_async_client_registers_and_looks_up(registry: str) -> None:
     subject = unique("orders")
-    async with AsyncSchemaRegistryClient({"url": registry}) as client:
+    async with AsyncSchemaRegistryClient({"url": registry, "timeout": 30}) as client:
         number = await client.register_schema(subject, Schema(json.dumps(AVRO), "AVRO"))
         assert json.loads((await client.get_schema(number)).schema_str) == AVRO
         assert await client.test_compatibility(subject, Schema(json.dumps(AVRO), "AVRO"))

@@ -41,7 +41,7 @@ async def test_a_worker_reads_avro_of_confluents_serializer_and_writes_protobuf(
         totals[ctx.key] = total
         ctx.send(receipts, key=ctx.key, value=RECEIPT(owner=ctx.key, count=total.count))
 
-    with SchemaRegistryClient({"url": registry}) as client:
+    with SchemaRegistryClient({"url": registry, "timeout": 30}) as client:
         write = AvroSerializer(client, AVRO, as_data)
         place = SerializationContext(orders_name, MessageField.VALUE)
         await send(brokers, orders_name, [(b"ada", write(Order("hat", number), place)) for number in (1, 2, 3)])

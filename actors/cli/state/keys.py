@@ -11,6 +11,7 @@ import click
 from actors.declare.values.codecs import CodecError
 from actors.declare.values.decoder import as_json
 from actors.runtime.message.store import Store
+from actors.runtime.message.unresolved import resolved_now
 from actors.runtime.rows.stores import RowStore
 from actors.runtime.windows.store import WindowStore
 
@@ -39,5 +40,6 @@ def value_json(store: Store[Any, Any], raw_key: bytes, raw: bytes) -> Any:
 
     Raises:
         CodecError: the bytes aren't a value of the store.
+        UnresolvedSchemaError: the registry doesn't give their schema.
     """
-    return as_json(store.shown(raw_key, raw))
+    return resolved_now(lambda: as_json(store.shown(raw_key, raw)))

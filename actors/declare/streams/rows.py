@@ -84,9 +84,10 @@ def _handle(
     """Return the handle of a map, list or set store, which shows its rows as people read them."""
     if unknown := sorted(options.keys() - allowed.__annotations__.keys()):
         raise ConfigurationError(f"store {name}: {say_unknown('argument', unknown, [*allowed.__annotations__])}")
-    keys = store_keys(app, options.pop("key_type", str), options.pop("key_serializer", None))
+    key_type = options.pop("key_type", str)
+    keys = store_keys(app, key_type, options.pop("key_serializer", None))
     rows = app.store(name, **({"value_type": bytes} if allowed is SetOptions else {}), **options, key_type=bytes)
-    value = app.value_codecs[name]
+    value, app.key_types[name] = app.value_codecs[name], key_type
     handle = make(rows, lambda row: row_codec().encode(row), lambda raw: row_codec().decode(raw))
     rows.encode_key, rows.decode_key = functools.partial(_encode_pair, handle), functools.partial(_decode_pair, handle)
     rows.decode_row = functools.partial(_shown_value, value.decode)

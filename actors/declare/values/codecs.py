@@ -235,7 +235,7 @@ def _encode_formed(type_: Any, encode: _Encode) -> _Encode:
     def encode_formed(key: Any) -> bytes:
         encode(key)
         try:
-            return encode(typed_form(key, type_, on_default, _revive_record))
+            return encode(typed_form(key, type_, _plain_part, _revive_record))
         except (ValueError, OverflowError) as error:
             raise CodecError(str(error)) from error
 
@@ -352,7 +352,7 @@ def _json(type_: Any, in_order: bool = False) -> tuple[_Decode, _Encode]:
     if type_ in _PLAIN_DATA:
         return decoder.decode, _in_order(_dump_json, in_order)
     order = "deterministic" if in_order else _order(type_)
-    return decoder.decode, msgspec.json.Encoder(enc_hook=on_default, order=order).encode
+    return decoder.decode, msgspec.json.Encoder(enc_hook=_plain_part, order=order).encode
 
 
 def _order(type_: Any) -> Literal["deterministic"] | None:
@@ -404,7 +404,14 @@ def _refuse_type(type_: Any) -> NoReturn:
 def _revive_record(type_: Any, data: Any) -> Any:
     if is_record(type_):
         return type_.from_data(data, preferred_type=type_)
+    if is_model(type_):
+        return type_.model_validate(data)
     raise NotImplementedError(f"{type_} can't be decoded")
+
+
+def _plain_part(value: Any) -> Any:
+    """Return a part of a value that msgspec doesn't know as plain data."""
+    return value.model_dump(mode="json", by_alias=True) if is_model(type(value)) else on_default(value)
 
 
 def _dump_json(value: Any) -> bytes:
@@ -488,7 +495,7 @@ def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
 def _to_builtins(value: Any) -> Any:
-    return msgspec.to_builtins(value, enc_hook=on_default)
+    return msgspec.to_builtins(value, enc_hook=_plain_part)
 
 
 def _guard_decode(decode: _Decode, label: str, refuse: Callable[[bytes], None] | None) -> _Decode:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from actors._core.aggregates import Aggregate, as_it_is, count_distinct
-from actors.declare.values.codecs import Codec, CodecError, Format, Place, is_record, resolve, resolve_key
+from actors.declare.values.codecs import (
+    Codec,
+    CodecError,
+    Format,
+    Place,
+    is_format,
+    is_record,
+    resolve,
+    resolve_key,
+    strip_optional,
+)
 from actors.declare.values.schemas import key_codec
 from actors.declare.values.shapes import ValueType
 from actors.declare.values.versions import Upgrades, refusal, versioned
@@ -195,9 +205,27 @@ def state_store(app: Any, name: str, topic: Any, actor: Any, publish: Any) -> St
         on_expire=expiry_of(actor),
         publish=publish,
     )
+    _share_keys(app, topic, store, store)
+    return store
+
+
+def share_keys(app: Any, topic: Any, stores: Sequence[Any], windows: Sequence[Any]) -> None:
+    """Have stores keep keys as an actor's input has them, if a format writes those.
+
+    Otherwise an equal key would have other bytes, and belong in another partition.
+    """
+    if not is_format(topic.schema.key_serializer):
+        return
+    key_type = strip_optional(topic.schema.key_type)[0]
+    own = [store for store in stores if store.placement == "key" and store.layout != "windows"]
+    for store in (*own, *windows):
+        if app.key_types.get(store.name) == key_type:
+            _share_keys(app, topic, store, getattr(store, "below", None) or store)
+
+
+def _share_keys(app: Any, topic: Any, store: Any, handle: Any) -> None:
     # The app's settings may not be there yet.
     keys = functools.cache(lambda: key_codec(app, topic.schema))
-    use_keys(store, keys)
-    if isinstance(store, PublishedStore):
-        store.codecs = lambda: (keys(), app.value_codecs[name])
-    return store
+    use_keys(handle, keys)
+    if isinstance(store, PublishedStore) and handle is store:
+        store.codecs = lambda: (keys(), app.value_codecs[store.name])

@@ -74,8 +74,7 @@ def declared_schemas(app: Any) -> list[Declared]:
     read = {name for definition in app.actors.values() for name in definition.topic_names}
     by_schema: dict[tuple[str, Schema | None], Declared] = {}
     for where, codec in _codecs(app):
-        declared = _declared(where, codec, read)
-        if declared is not None:
+        for declared in _declared(where, codec, read):
             key = declared.subject, declared.schema
             others = by_schema.get(key)
             # A subject that is written somewhere is registered by its writer.
@@ -95,16 +94,16 @@ def _codecs(app: Any) -> Iterator[tuple[str, Codec]]:
         yield f"store {name}", codec
 
 
-def _declared(where: str, codec: Codec, read: set[str]) -> Declared | None:
+def _declared(where: str, codec: Codec, read: set[str]) -> Iterator[Declared]:
     match codec.origin:
         case [type_, Place() as place, RegistryFormat() as format_]:
-            shape = format_.shape(type_, place)
-            schema = None if format_.version is not None else shape.schema
-            version = "latest" if schema is None and format_.version is None else format_.version
-            is_input = place.topic in read and not place.is_state
-            subject = format_.subject_of(place, shape.record)
-            return Declared(subject, schema, version, repr(format_), (where,), is_input)
-    return None
+            for arm in format_.arms(type_):
+                shape = format_.shape(arm, place)
+                schema = None if format_.version is not None else shape.schema
+                version = "latest" if schema is None and format_.version is None else format_.version
+                is_input = place.topic in read and not place.is_state
+                subject = format_.subject_of(place, shape.record)
+                yield Declared(subject, schema, version, repr(format_), (where,), is_input)
 
 
 async def compare(app: Any) -> list[Verdict]:
@@ -148,8 +147,12 @@ async def exported(app: Any) -> dict[str, Any]:
         match codec.origin:
             case [type_, Place() as place, RegistryFormat(kind="AVRO") as format_]:
                 client, shape = client_of(app), format_.shape(type_, place)
-                subject = format_.subject_of(place, shape.record)
-                versions = [await client.at_version(subject, number) for number in await client.versions(subject)]
+                arms = [format_.shape(arm, place).record for arm in format_.arms(type_)]
+                versions = [
+                    await client.at_version(subject, number)
+                    for subject in (format_.subject_of(place, record) for record in arms)
+                    for number in await client.versions(subject)
+                ]
                 reader = shape.schema.text if shape.schema is not None else versions[-1][1].text if versions else ""
                 writers = {id: schema.text for id, schema in versions}
                 store = app.stores[name]

@@ -107,7 +107,7 @@ def read_each_others(
     address: str, kind: str, *, subject: Any, ids: Any, part: Any, topic_name: str = "orders", reads_back: bool = True
 ) -> None:
     value = VALUES[kind]
-    with SchemaRegistryClient({"url": address}) as client:
+    with SchemaRegistryClient({"url": address, "timeout": 30}) as client:
         options: dict[str, Any] = {"auto.register.schemas": True}
         if subject in SUBJECTS:
             options["subject.name.strategy"] = SUBJECTS[subject]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -338,6 +338,14 @@ def test_a_decimal_has_all_its_digits(number: int, scale: int) -> None:
     variable = Column("io.debezium.data.VariableScaleDecimal")
     values, _ = converted({"n": {"value": raw, "scale": scale}}, {"n": variable}, {})
     assert values["n"].as_tuple() == expected.as_tuple()
+
+
+@pytest.mark.parametrize("columns", [{}, {"span": Column("io.debezium.time.MicroDuration")}])
+def test_an_interval_is_a_timedelta_or_microseconds(columns: Any) -> None:
+    day = timedelta(days=1, microseconds=5)
+    for hint, value in ((timedelta, day), (timedelta | None, day), (int, 86_400_000_005)):
+        values, _ = converted({"span": 86_400_000_005}, columns, {"span": hint})
+        assert values == {"span": value}
 
 
 @pytest.mark.parametrize("scale", ["2", 2.5, None, 10**30])

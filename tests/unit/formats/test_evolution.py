@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import struct
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import Annotated, Any
+from uuid import UUID
 
 import msgspec
 import pytest
 
 from actors import Context
-from actors.formats import Avro, CodecError, Protobuf
+from actors.formats import Avro, CodecError, Place, Protobuf
 from actors.runtime.message.unresolved import resolved_now
 from actors.testing import ActorTestDriver, FakeRegistry
 from tests.unit.formats.served import messages
@@ -35,6 +38,50 @@ class Item(msgspec.Struct):
 
 class Batch(msgspec.Struct):
     items: list[Annotated[Item, msgspec.Meta(title="an item")]]
+
+
+class Defaults(msgspec.Struct, omit_defaults=True):
+    item: str
+    raw: bytes = b"abc\xff"
+    price: Annotated[Decimal, msgspec.Meta(extra={"precision": 12, "scale": 2})] = Decimal("-1.25")
+    on: date = date(2031, 1, 2)
+    at: datetime = datetime(2031, 1, 2, 3, tzinfo=UTC)
+    hour: time = time(3, 4, 5, 6)
+    id: UUID = UUID(int=7)
+    maybe: date | None = date(2031, 1, 2)
+    number: float | int = 3
+    none: bytes | None = None
+
+
+CENTS = {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}
+WRITTEN = [
+    {"name": "raw", "type": "bytes", "default": "abc\u00ff"},
+    {"name": "price", "type": CENTS, "default": "\u0083"},
+    {"name": "on", "type": {"type": "int", "logicalType": "date"}, "default": 22281},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}, "default": 1925089200000000},
+    {"name": "hour", "type": {"type": "long", "logicalType": "time-micros"}, "default": 11045000006},
+    {
+        "name": "id",
+        "type": {"type": "string", "logicalType": "uuid"},
+        "default": "00000000-0000-0000-0000-000000000007",
+    },
+    {"name": "maybe", "type": [{"type": "int", "logicalType": "date"}, "null"], "default": 22281},
+    {"name": "number", "type": ["long", "double"], "default": 3},
+    {"name": "none", "type": ["null", "bytes"], "default": None},
+]  # fmt: skip
+
+
+def test_defaults_are_those_of_avro_and_are_read_as_values() -> None:
+    derived = Avro(Defaults).shape(Defaults, Place("orders", "value"))
+    assert json.loads(derived.schema.text)["fields"][1:] == WRITTEN
+    theirs = {"type": "record", "name": "Defaults", "fields": [{"name": "item", "type": "string"}, *WRITTEN]}
+    for format_ in (Avro(Defaults), Avro(Defaults, schema=theirs)):
+        codec = bound(registered({**theirs, "fields": theirs["fields"][:1]}), format_)
+        assert resolved_now(lambda codec=codec: codec.decode(b"\0\0\0\0\1\6hat")) == Defaults("hat")
+        # Fields that are left out because they are the defaults are written.
+        own = bound(FakeRegistry(), format_)
+        raw = resolved_now(lambda own=own: own.encode(Defaults("hat", raw=b"x")))
+        assert own.decode(raw) == Defaults("hat", raw=b"x")
 
 
 def record(**fields: Any) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def test_each_reads_what_the_other_writes(kind: str) -> None:
 def read_each_others(address: str, kind: str, used: str, topic_name: str) -> None:
     item, batch = AVRO if kind == "AVRO" else JSON
     place = SerializationContext(topic_name, MessageField.VALUE)
-    with SchemaRegistryClient({"url": address}) as client:
+    with SchemaRegistryClient({"url": address, "timeout": 30}) as client:
         client.register_schema(used, Schema(json.dumps(item), kind))
         schema = Schema(json.dumps(batch), kind, [SchemaReference("Item", used, 1)])
 

@@ -318,3 +318,33 @@ def windows_of(*windows: Any, **options: Any) -> Any:
 def test_what_cant_be_meant_is_refused(declare: Any, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         declare(shop(FakeRegistry()))
+
+
+class Place(msgspec.Struct, frozen=True):
+    shop: str
+    id: int
+
+
+@pytest.mark.parametrize("ids", ["prefix", "header"])
+def test_stores_have_the_bytes_of_the_inputs_keys(ids: Any) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry=FakeRegistry())
+    orders = app.topic("orders", key_format=Avro(Place, ids=ids), value_type=int)
+    sums = app.store("sums", key_type=Place, value_type=int)
+    lists = app.list_store("lists", key_type=Place, value_type=int)
+    minutes = app.window_store("minutes", Tumbling(MINUTE), key_type=Place, aggregate=aggregates.sum())
+
+    @app.actor(orders, stores=[sums, lists, minutes])
+    async def add(ctx: Context, cents: int) -> None:
+        sums[ctx.key] = sums.get(ctx.key, 0) + cents
+        lists.at(ctx.key).append(cents)
+        minutes.add(ctx.key, cents)
+
+    with ActorTestDriver(app, partitions=8) as driver:
+        for number in range(20):
+            for cents in (1, 2):
+                driver.send(orders, key=Place("a", number), value=cents, timestamp_ms=1_700_000_000_000)
+        assert [driver.get(sums, Place("a", number)) for number in range(20)] == [3] * 20
+        driver.restart()
+        assert driver.get(sums, Place("a", 7)) == 3
+        assert driver.get(lists, Place("a", 7)) == [1, 2]
+        assert list(driver.windows(minutes, Place("a", 7)).values()) == [3]

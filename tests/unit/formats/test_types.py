@@ -1,6 +1,7 @@
 """Types as values and as keys, in each format: what is written is read back, and equal keys have equal bytes."""
 
 import enum
+import json
 import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -17,7 +18,7 @@ from google.protobuf.struct_pb2 import Struct
 from actors import App
 from actors.declare.values.schemas import topic_codecs
 from actors.errors import ConfigurationError
-from actors.formats import Avro, CodecError, Json, JsonSchema, Protobuf
+from actors.formats import Avro, CodecError, Json, JsonSchema, Place, Protobuf
 from actors.formats.data import plain_data
 from actors.runtime.message.unresolved import resolved_now
 from actors.testing import FakeRegistry
@@ -98,6 +99,40 @@ class Record(faust.Record):
     note: str
 
 
+class Paid(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True)
+    cents: int
+    price: Decimal = pydantic.Field(max_digits=12, decimal_places=2)
+    rest: Price | None = None
+
+
+class Started(msgspec.Struct, tag="a", frozen=True):
+    at: int
+
+
+class Ended(msgspec.Struct, tag="b", frozen=True):
+    at: int
+
+
+class Unions(msgspec.Struct, frozen=True):
+    """Unions whose tags are told apart by their places alone, and a dict that has one of the tags."""
+
+    change: Created | Deleted
+    begin: Started | Ended
+    texts: dict[str, str]
+    changes: tuple[Created | Deleted, ...] = ()
+    begins: dict[str, Started | Ended] = {}
+    later: list[Started | Ended] | Created | None = None
+    label: Literal["a", 1, None] = None
+
+
+class Nested(msgspec.Struct, frozen=True):
+    inner: "Nested | None" = None
+    pages: dict[str, tuple[Page[Page[Line]], ...]] = {}
+    customer: Customer | None = None
+    records: tuple[Record, ...] = ()
+
+
 EVERYTHING = Everything(
     datetime(2031, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC),
     date(2031, 1, 2),
@@ -114,6 +149,7 @@ EVERYTHING = Everything(
     (Line("hat"), Line("coat", 2, Size.SMALL)),
     {"b": 1, "a": 2},
 )
+ADA = Customer(fullName="Ada", since=datetime(2031, 1, 1, tzinfo=UTC))
 VALUES = [
     (Everything, EVERYTHING),
     (Line, Line("hat", 3, Size.LARGE)),
@@ -130,8 +166,32 @@ VALUES = [
     (datetime, datetime(2031, 1, 2, tzinfo=timezone(timedelta(hours=2)))),
     (UUID, UUID(int=9)),
     (dict[str, list[float]], {"a": [1.5], "b": []}),
-    (Customer, Customer(fullName="Ada", since=datetime(2031, 1, 1, tzinfo=UTC))),
+    (Customer, ADA),
     (Record, Record(id=1, note="x")),
+    (Paid, Paid(cents=5, price=Decimal("12.50"), rest=Decimal("1.25"))),
+    (date, date(2031, 1, 2)),
+    (Price, Decimal("1.50")),
+    (date | None, date(2031, 1, 2)),
+    (int | str, 3),
+    (int | str, "x"),
+    (bool | int, True),
+    (bool | int, 1),
+    (float | int, 3),
+    (float | int, 3.0),
+    (datetime | int, 3),
+    (datetime | int, datetime(2031, 1, 2, tzinfo=UTC)),
+    (date | int, 3),
+    (Literal["a", 1], 1),
+    (Page[Created | Deleted], Page((Created(1), Deleted(2)))),
+    (Page[Page[int]], Page((Page((1,)), Page((2, 3), True)))),
+    (Unions, Unions(Created(1), Ended(1), {"type": "Created"}, later=Created(2), label="a")),
+    (
+        Unions,
+        Unions(Deleted(1), Started(1), {}, (Deleted(1), Created(2)), {"x": Ended(3)}, [Ended(4), Started(5)], 1),
+    ),
+    (Nested, Nested(Nested(), {"a": (Page((Page((Line("hat"),)),)),)})),
+    (Nested, Nested(customer=ADA, records=(Record(id=1, note="x"),))),
+    (list[Customer], [ADA]),
 ]
 FORMATS = {"json": Json, "avro": Avro, "json schema": JsonSchema}
 
@@ -149,7 +209,7 @@ def written(codec: Any, value: Any) -> bytes:
 @pytest.mark.parametrize("format_", list(FORMATS))
 @pytest.mark.parametrize(("type_", "value"), VALUES, ids=[str(type_) for type_, _ in VALUES])
 def test_values_and_keys_are_read_back(type_: Any, value: Any, format_: str) -> None:
-    if (format_, type_) == ("json schema", Record):
+    if format_ == "json schema" and type_ in (Record, Nested, list[Customer]):
         with pytest.raises(ConfigurationError, match="give one with schema="):
             codecs_of(JsonSchema, type_)
         return
@@ -161,6 +221,18 @@ def test_values_and_keys_are_read_back(type_: Any, value: Any, format_: str) -> 
         assert type(back) is type(value)
         # Keys: the bytes of what was read are those that were read.
         assert codec.encode(back) == raw
+
+
+def test_the_arms_of_a_union_may_have_schemas_of_their_own_and_a_namespace() -> None:
+    registry = FakeRegistry()
+    app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry=registry)
+    for name in ("Created", "Deleted"):
+        fields = [{"name": "id", "type": "long"}]
+        registry.register(f"com.{name}", json.dumps({"type": "record", "name": f"com.{name}", "fields": fields}))
+    codec = Avro(namespace="com").bind(Place("orders", "value"), Created | Deleted, app)
+    assert resolved_now(lambda: codec.decode(b"\0\0\0\0\1\6")) == Created(3)
+    assert resolved_now(lambda: codec.decode(b"\0\0\0\0\2\6")) == Deleted(3)
+    assert codec.decode(written(codec, Deleted(4))) == Deleted(4)
 
 
 @pytest.mark.parametrize("format_", list(FORMATS))
