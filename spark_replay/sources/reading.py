@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.storagelevel import StorageLevel
 
 from spark_replay.errors import AppError, ReadError, ReplayError
 from spark_replay.session import first_line, java_reason
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
+COPIES = 8
+"""So often a value is in a task's memory: as it was read, as a row, as it is sorted, and as it is written."""
 NO_SPACE = "No space left on device"
 _LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 _KILLED = ("OutOfMemoryError", "ExecutorLostFailure")
@@ -40,6 +43,29 @@ def keep(rows: DataFrame) -> DataFrame:
 
 def _is_one_machine(spark: SparkSession) -> bool:
     return (spark.sparkContext.master or "").partition("[")[0] == "local"
+
+
+def with_limit(records: DataFrame, topic: Column) -> DataFrame:
+    """Return records of a topic; a job on them ends with a `ReadError` that names one that is too large for a task.
+
+    Args:
+        records: `partition`, `offset`, `key`, `value`, and others.
+        topic: Their topic.
+    """
+    spark = records.sparkSession
+    jvm: Any = spark._jvm
+    setting, heap = "spark.driver.memory", jvm.java.lang.Runtime.getRuntime().maxMemory()
+    if not _is_one_machine(spark):
+        setting = "spark.executor.memory"
+        heap = jvm.org.apache.spark.SparkEnv.get().conf().getSizeAsBytes(setting, "1g")
+    size = F.octet_length("value")
+    text = F.format_string(
+        # a line as of an error that a task of ours raises
+        "\nspark_replay.errors.ReadError: %s partition %d, offset %d, key base64:%s: the value has %d bytes, and a "
+        f"task needs {COPIES} times as much memory: raise {setting} to more than %d MiB, by --spark-option\n",
+        *(topic, "partition", "offset", F.base64("key"), size, F.shiftright(size.cast("bigint") * COPIES, 20)),
+    )
+    return records.withColumn("value", F.when(size > heap // COPIES, F.raise_error(text)).otherwise(F.col("value")))
 
 
 @contextmanager
