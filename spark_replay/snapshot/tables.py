@@ -70,5 +70,6 @@ def _rows(file: Path) -> Iterator[tuple[int, bytes, bytes]]:
 
 def batch_rows(metadata: Any) -> int:
     """Return how many rows of a Parquet file are read into memory together."""
-    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES * metadata.num_rows // max(1, size)))
+    size: int = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    rows: int = metadata.num_rows
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(1, size)))
