@@ -169,16 +169,14 @@ class Table:
                     f"WHEN NOT MATCHED AND s.{LIVE} THEN INSERT ({', '.join(names)}) "
                     f"VALUES ({', '.join(f's.{name}' for name in names)})"
                 )
-                newest = self.commits()[:2]
-                if self.format == "delta" and newest[:1] == after:
+                if self.format == "delta" and self.commits()[:1] == after:
                     # Delta makes no commit where no row changes
                     name = f"spark_replay.partition-{partition}"
                     self.spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{name}' = 'merged')")
-                    newest = self.commits()[:2]
         finally:
             self.spark.conf.unset(_TEXTS[self.format])
             self.spark.catalog.dropTempView(view)
-        newer = [commit for commit in newest if commit not in after]
+        newer = [commit for commit in self.commits()[:2] if commit not in after]
         if {commit.text for commit in newer} != {text}:
             raise self._interrupted(partition)
         with reading(self.where):
