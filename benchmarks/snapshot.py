@@ -1,9 +1,9 @@
 """Restoring a store from its changelog beside restoring it from a snapshot: the same worker, an empty disk.
 
-A changelog of N keys is written in batches, `python -m spark_replay snapshot` makes a snapshot of it, or with
-`--by-worker` a worker does, in a `file://` place; and a worker starts on an empty folder, with and without the
-snapshot, and on a folder that has everything. The clock runs from the start of the process to its owning all
-partitions; what a start costs with everything there is taken off for the restore's own time.
+A changelog of N keys is written in batches, and `python -m spark_replay snapshot` makes a snapshot of it in a folder;
+with `--by-worker` a worker does, in a bucket of moto's S3 server on this machine. A worker starts on an empty folder,
+with and without the snapshot, and on a folder that has everything. The clock runs from the start of the process to its
+owning all partitions; what a start costs with everything there is taken off for the restore's own time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
 from benchmarks.peers.broker import load, make_topics, start_cluster
 from stores._core.record import encode_metadata
+from tests.s3 import running_s3
 
 PARTITIONS = 4
 DEADLINE_S = 600.0
@@ -41,19 +43,21 @@ POOL = random.Random(1).randbytes(1 << 20)
 @click.option("--keys", default=10_000_000, show_default=True)
 @click.option("--repeat", default=3, show_default=True)
 @click.option("--incompressible", is_flag=True, help="Values of random bytes instead of 100 digits.")
-@click.option("--by-worker", is_flag=True, help="A worker writes the snapshot, not Spark.")
+@click.option("--by-worker", is_flag=True, help="A worker writes the snapshot to object storage, not Spark.")
 def main(keys: int, repeat: int, incompressible: bool, by_worker: bool) -> None:
     """Measure restores of N keys of 16 bytes with values of 100 bytes."""
     folder = Path(tempfile.mkdtemp(prefix="bench-snapshot-"))
     try:
-        with start_cluster(folder) as cluster:
-            brokers = cluster.bootstrap
+        with start_cluster(folder) as cluster, running_s3(folder) if by_worker else nullcontext() as s3:
+            brokers, place = cluster.bootstrap, str(folder / "snapshots")
+            if s3 is not None:
+                os.environ |= s3.environment
+                place = s3.make_bucket("snapshots")
             asyncio.run(make_topics(brokers, "bench-input", "bench-output", partitions=PARTITIONS))
             _start(brokers, folder, "first", snapshot=None)  # makes the changelog
             began_s = time.monotonic()
             asyncio.run(_fill(brokers, keys, incompressible))
             click.echo(f"{keys:,} keys written in {time.monotonic() - began_s:.0f} s", err=True)
-            place = (folder / "snapshots").as_uri() if by_worker else str(folder / "snapshots")
             made = (_have_written if by_worker else _make_snapshot)(brokers, folder, place)
             runs: dict[str, list[float]] = {"changelog": [], "snapshot": [], "warm": []}
             for number in range(repeat):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from stores.folder import DataFolder
 from stores.rocks import RocksReader
 
 ROW_GROUP_ROWS = 50_000
+ROW_GROUP_BYTES = 64 << 20
+"""A row group ends at either; it is in memory as a whole, here and in readers."""
 SCHEMA = pa.schema(
     [
         pa.field("partition", pa.int32(), nullable=False),
@@ -66,7 +67,7 @@ def export_store(
         partition_count: of the changelog, for the manifest.
         worker: name of the folder below `to`; no two workers that export there may share it.
         now_ms: Unix milliseconds, for the manifest.
-        progress: called with the partition and the keys of it so far, after each row group and at its end.
+        progress: called with the partition and the keys of it so far, after each row group; once of an empty one.
         damaged: called with a partition whose database is corrupted, which is then left out; None: that is an error.
 
     Raises:
@@ -146,17 +147,29 @@ def _write_rows(
         # Made here: an old draft may be open to others, or a link to another file.
         draft.unlink(missing_ok=True)
         with open_private(draft, "xb") as target, pq.ParquetWriter(target, SCHEMA, compression="zstd") as writer:
-            while chunk := list(islice(rows, ROW_GROUP_ROWS)):
+            for chunk in _chunks(rows):
                 writer.write_table(_table(path, partition, chunk))
                 keys += len(chunk)
-                if progress is not None and len(chunk) == ROW_GROUP_ROWS:
+                if progress is not None:
                     progress(partition, keys)
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)
-    if progress is not None:
+    if progress is not None and not keys:
         progress(partition, keys)
     return keys
+
+
+def _chunks(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    chunk, size = [], 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row[0]) + len(row[1])
+        if len(chunk) == ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _table(path: Path, partition: int, chunk: list[tuple[bytes, bytes]]) -> Any:

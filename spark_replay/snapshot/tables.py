@@ -12,6 +12,7 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -23,7 +24,8 @@ from stores._core.snapshot import TABLE_SUFFIX, SnapshotTable
 from stores.errors import StoreError
 from stores.tables import write_tables
 
-_BATCH_ROWS = 65_536
+_BATCH_ROWS = 4_096
+_BATCH_BYTES = 32 << 20
 _COLUMNS = ["partition", "key", "value"]
 _partition = itemgetter(0)
 
@@ -60,7 +62,14 @@ def _path(prefix: Path, partition: int, number: int) -> Path:
 
 def _rows(file: Path) -> Iterator[tuple[int, bytes, bytes]]:
     with pq.ParquetFile(file) as source:
-        for batch in source.iter_batches(_BATCH_ROWS, columns=_COLUMNS):
+        for batch in source.iter_batches(batch_rows(source.metadata), columns=_COLUMNS):
             for row in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
                 if row[2] is not None:
                     yield row
+
+
+def batch_rows(metadata: Any) -> int:
+    """Return how many rows of a Parquet file are read into memory together."""
+    size: int = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    rows: int = metadata.num_rows
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(1, size)))

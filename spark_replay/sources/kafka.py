@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as F  # noqa: N812
+
 from spark_replay.errors import LogTooShortError, ReadError, ReplayError, WrongTopicError
 from spark_replay.session import require_classic
 from spark_replay.sources.archives.archive import ArchiveSource
@@ -23,7 +25,7 @@ from spark_replay.sources.brokers.topic import (
     asking,
     client_options,
 )
-from spark_replay.sources.reading import reading
+from spark_replay.sources.reading import reading, with_limit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -226,7 +228,8 @@ def read_topics(
         "endingOffsets": json.dumps({topic.name: dict(enumerate(topic.ends)) for topic in topics}),
     }
     records = spark.read.format("kafka").options(**(source | options)).load()
-    return records.select("topic", "partition", "offset", "key", "value", "timestamp", "headers")
+    records = records.select("topic", "partition", "offset", "key", "value", "timestamp", "headers")
+    return with_limit(records, F.col("topic"))
 
 
 def kafka(spark: SparkSession, brokers: str, topic: str, options: Mapping[str, str] | None = None) -> KafkaSource:

@@ -17,7 +17,7 @@ from spark_replay.sources.archives.verification import read_parquet, require_pre
 from spark_replay.sources.base import RECORDS, Source, first_since
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.folders import Folder
-from spark_replay.sources.reading import reading
+from spark_replay.sources.reading import reading, with_limit
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -89,6 +89,7 @@ class ArchiveSource(Source):
         require_sound(self.spark, folder, files)
         with reading(str(self)):
             rows = read_parquet(self.spark, folder, (file.name for file in files), SCHEMA).drop("topic")
+            rows = with_limit(rows, F.lit(self.topic))
             condition = _between(topic, files)
             return rows if condition is None else rows.where(condition)
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 PARTITIONS = 2
 TAIL = 50
 """A key of so many is written again behind the first rebuild's point."""
+GAP = 64
+"""Offsets are so far apart, as compaction leaves them: no two writes share a word of bits, and the
+words are too many to be sent to all tasks."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,14 @@ def main(folder: Path, keys: int) -> None:
     records = keys + keys // TAIL
     spark.range(records).select(
         (number % PARTITIONS).cast("int").alias("partition"),
-        F.floor(F.col("id") / PARTITIONS).alias("offset"),
+        (F.floor(F.col("id") / PARTITIONS) * GAP).alias("offset"),
         F.encode(F.format_string("key-%012d", number), "UTF-8").alias("key"),
         F.encode(F.format_string("%0100d", F.col("id")), "UTF-8").alias("value"),
         F.lit(None).cast("timestamp").alias("timestamp"),
         F.array(header).alias("headers"),
     ).write.parquet(str(folder / "log"))
-    source = FileSource(spark, [], (records // PARTITIONS,) * PARTITIONS, folder=str(folder / "log"))
-    first = point([keys // PARTITIONS] * PARTITIONS)
+    source = FileSource(spark, [], (records // PARTITIONS * GAP,) * PARTITIONS, folder=str(folder / "log"))
+    first = point([keys // PARTITIONS * GAP] * PARTITIONS)
     whole = write_rebuild(source, to=folder / "to", as_of=first, as_of_ms=NOW_MS)
     done = write_rebuild(source, to=folder / "to", base=folder / "to", overwrite=True, as_of_ms=NOW_MS)
     print(json.dumps({"whole": whole.totals, "done": done.totals, "layers": [layer.rows for layer in done.layers]}))

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -48,6 +49,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Record = tuple[int, int, bytes | None, bytes | None, None, list[tuple[str, bytes]] | None]
+HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+COLUMNS = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("headers", pa.list_(HEADER)),
+    ]
+)
+"""The columns of `RECORDS`."""
 SEEDS = range(examples(4))
 STEPS = 3
 
@@ -75,7 +88,9 @@ class MemorySource(Source):
 
     def records(self, topic: Topic) -> DataFrame:
         offset = F.col("offset")
-        rows = self.spark.createDataFrame(self.log, RECORDS)
+        columns = zip(*self.log, strict=True) if self.log else [[]] * len(COLUMNS)
+        # by Arrow: of Python's rows Spark makes a job, in a process of its own
+        rows = self.spark.createDataFrame(pa.table([*map(list, columns)], schema=COLUMNS), RECORDS)
         return rows.where((offset >= by_partition(topic.starts)) & (offset < by_partition(topic.ends)))
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:

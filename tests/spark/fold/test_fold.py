@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay import home_partition, murmur2
 from spark_replay.fold.fold import last_offsets, last_writes, live, only_writes, with_writes
+from spark_replay.sources.reading import with_limit
 from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.examples import examples
 from tests.spark.helpers import NOW_MS, Write, fold
@@ -134,7 +135,8 @@ def test_counts_of_a_fold_include_what_it_leaves_out(
 
 def test_the_jvm_compiles_the_second_read(spark: SparkSession, capsys: pytest.CaptureFixture[str]):
     """A method of 8,000 bytes or more would be interpreted."""
-    rows = spark.createDataFrame([(0, 0, b"k", b"v", encode_metadata(1, 2, 3))], ROWS)
+    log = spark.createDataFrame([(0, 0, b"k", b"v", encode_metadata(1, 2, 3))], ROWS)
+    rows = with_limit(log, F.lit("app--store-changelog"))
     state = live(writes_alone(rows, [None]), [NOW_MS])
     asked = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
     before = {name: spark.conf.get(name) for name in asked}

@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner, Result
@@ -22,7 +24,7 @@ from spark_replay.cli import main
 from spark_replay.snapshot import snapshot as writing
 from spark_replay.snapshot.publish import publish_state
 from spark_replay.snapshot.snapshot import require_store, write_snapshot
-from spark_replay.snapshot.tables import tables_of
+from spark_replay.snapshot.tables import batch_rows, tables_of
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.kafka import KafkaSource
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, encode_metadata
@@ -269,6 +271,15 @@ def test_a_folder_that_executors_do_not_share(
             write_snapshot(source, app="app", to=tmp_path / "to")
     with pytest.raises(TargetError, match="doesn't see"):
         tables_of(tmp_path / "rows", tmp_path / "none")
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 4096), (1 << 20, 31), (20 << 20, 1)])
+def test_large_values_are_read_a_few_at_a_time(tmp_path: Path, size: int, count: int):
+    rows = {"partition": [0] * 2, "key": [b"a", b"b"], "value": [random.Random(n).randbytes(size) for n in range(2)]}
+    pq.write_table(pa.table(rows), tmp_path / "rows")
+    assert batch_rows(pq.read_metadata(tmp_path / "rows")) == count
+    done = tables_of(tmp_path / "rows", tmp_path)
+    assert sum(table.keys for _, table in done) == 2
 
 
 @pytest.mark.nightly

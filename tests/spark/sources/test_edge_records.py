@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from pyspark.sql import functions as F  # noqa: N812
 
 from spark_replay import ReadError, archive, kafka, rebuild_state
 from spark_replay.archiving import Wanted, archive_topics
 from spark_replay.comparison.history import key_history
+from spark_replay.sources import reading
 from spark_replay.sources.archives.archive import ArchiveSource
 from spark_replay.sources.brokers import tailing
 from stores._core.record import METADATA_HEADER, encode_metadata
@@ -91,6 +93,20 @@ def test_a_time_that_spark_lacks_is_named(spark: SparkSession, brokers: str, tmp
     asyncio.run(send(brokers, name, [(b"k", b"v", 1_760_000_000_000_000_000, [])]))
     with pytest.raises(ReadError, match="a record's timestamp is behind the year 294246, which Spark can't hold"):
         archive_topics(spark, Wanted(brokers=brokers, topics=(name,)), to=tmp_path / "to")
+
+
+def test_a_value_that_no_task_has_the_memory_for_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):
+    log = [(0, 0, b"a", b"v"), (0, 1, b"k", b"v" * 3_000), (0, 2, b"b", None)]
+    records = spark.createDataFrame(log, "partition int, offset bigint, key binary, value binary")
+    rows = records.withColumn("topic", F.lit("a--s-changelog"))
+    assert reading.with_limit(rows, F.col("topic")).drop("topic").collect() == records.collect()
+    monkeypatch.setattr(reading, "COPIES", 1_000_000)
+    limited = reading.with_limit(rows, F.col("topic"))
+    assert limited.select("offset").count() == 3
+    text = "^a--s-changelog partition 0, offset 1, key base64:aw==: the value has 3000 bytes, and a task needs 1000000 "
+    text += r"times as much memory: raise spark\.driver\.memory to more than 2861 MiB, by --spark-option$"
+    with pytest.raises(ReadError, match=text), reading.reading("the log"):
+        limited.collect()
 
 
 @pytest.mark.parametrize("at_ms", [0, YEAR_10000_MS - 1, YEAR_10000_MS, 2**63 - 1])

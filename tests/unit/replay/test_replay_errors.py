@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from spark_replay.cli import main
@@ -108,3 +109,26 @@ def test_a_session_without_the_format_of_a_table(where: str, settings: dict[str,
 def test_a_snapshot_offers_no_archive() -> None:
     assert "--archive" not in CliRunner().invoke(main, ["snapshot", "--help"]).output
     assert "--archive" in CliRunner().invoke(main, ["rebuild", "--help"]).output
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JError("An error occurred while calling o94.collectToPython"),
+        Py4JNetworkError("Answer from Java side is empty"),
+        ConnectionRefusedError(111, "Connection refused"),
+        PySparkException("java.lang.OutOfMemoryError: Java heap space"),
+        PySparkException("Task 0 failed 4 times, most recent failure: ExecutorLostFailure (executor 3 exited"),
+    ],
+)
+def test_a_spark_that_was_killed_for_its_memory_names_what_to_raise(error: Exception) -> None:
+    with (
+        pytest.raises(ReadError, match="ran out of memory, or was killed, while it read topic t: raise"),
+        reading("topic t"),
+    ):
+        raise error
+
+
+def test_a_wrong_call_of_java_is_a_defect_not_a_lost_process() -> None:
+    with pytest.raises(Py4JError, match="does not exist"), reading("topic t"):
+        raise Py4JError("An error occurred while calling o9.x. Trace:\npy4j.Py4JException: Method x([]) does not exist")

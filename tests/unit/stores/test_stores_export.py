@@ -175,6 +175,13 @@ def test_a_worker_s_name_can_t_lead_out(folder, tmp_path, worker):
         export(folder, tmp_path / "out", worker=worker)
 
 
+def test_a_row_group_of_large_values_has_few_rows(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(stores.export, "ROW_GROUP_BYTES", 60)  # keys and values of a row have 29 bytes
+    export(folder, tmp_path / "out")
+    metadata = pq.ParquetFile(tmp_path / "out" / "w1" / "partition-00000.parquet").metadata
+    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [3, 2]
+
+
 def test_an_export_that_breaks_off_leaves_no_manifest_and_no_half_file(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(stores.export, "ROW_GROUP_ROWS", 2)
     export(folder, tmp_path / "out")
