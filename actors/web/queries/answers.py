@@ -340,7 +340,8 @@ def as_values(
         left -= 0 if value is None else _size(key) + _size(value.value)
         if value is None or (left < 0 and results):
             break
-        results.append(KeyedValue(key, **msgspec.structs.asdict(value)))
+        # Another worker's values have its keys, in its spelling.
+        results.append(KeyedValue(**{**msgspec.structs.asdict(value), "key": key}))
     next_key = None if len(results) == len(keys) else len(results)
     age = freshness(positions.values())
     return ManyAnswer(store=store, results=results, next=next_key, positions=positions, **age)
