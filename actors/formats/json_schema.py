@@ -14,6 +14,7 @@ from actors.declare.values.codecs import UNTYPED, Codec, Place, is_model, is_rec
 from actors.errors import ConfigurationError
 from actors.formats.framing import Read, RegistryFormat, Subject
 from actors.formats.registry import Schema, SchemaType
+from actors.formats.schemas.compatibility import schema_json
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -85,7 +86,7 @@ class JsonShape:
 
     def reader(self, schema: Schema) -> Read:
         """Return what reads JSON, by the type alone; by the arm of a union that the schema names."""
-        title = json.loads(schema.text).get("title") if self._arms else None
+        title = schema_json(schema.text).get("title") if self._arms else None
         decode = self._arms.get(title, self._codec).decode
         return lambda raw, start: decode(raw[start:])
 
