@@ -140,8 +140,6 @@ class Coordinator(Actor[Resource]):
             return m.Refusal("crowded", f"it would have more than {MAX_STATE_BYTES} bytes with all who use it")
         return None
 
-    # --- requests --------------------------------------------------------------------------------------------------
-
     def _do(self, request: m.AnyRequest, now_ms: int) -> m.Reply | None:
         """Return the answer; None if it comes later."""
         match request:
@@ -249,8 +247,6 @@ class Coordinator(Actor[Resource]):
             return m.Refusal("crowded", f"{MAX_WATCHERS} watch it already")
         state.watchers.append(Watcher(self._id, now_ms + request.wait_ms))
         return self._later()
-
-    # --- answers ---------------------------------------------------------------------------------------------------
 
     def _tick(self, now_ms: int) -> None:
         state = self.state

@@ -153,8 +153,6 @@ class Broadcast:
         if logs is not None:
             await logs.close()
 
-    # --- reading ---------------------------------------------------------------------------------------------------
-
     async def _opened(self) -> tuple[TopicLogs, TopicFacts]:
         async with self._opening:
             if self._reading is not None and self._reading.done():
