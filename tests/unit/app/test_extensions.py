@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -107,6 +108,22 @@ def test_the_environment_can_choose_them(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_engine_and_its_test_driver_import_no_edge() -> None:
     said = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said == "[]\n"
+
+
+def test_the_engine_looks_up_no_other_edge_by_name() -> None:
+    [engine] = (contract["source_modules"] for contract in CONTRACTS if "nothing of the edges" in contract["name"])
+    roots = [ROOT / module.replace(".", "/") for module in engine]
+    files = [
+        path
+        for root in roots
+        for path in ([root.with_suffix(".py")] if root.with_suffix(".py").exists() else root.rglob("*.py"))
+    ]
+    named = re.compile(rf"""[("']({"|".join(map(re.escape, EDGES))})\b""")
+    assert sorted(name for path in files for name in named.findall(path.read_text())) == [
+        "actors.calendar",
+        "actors.formats",
+        "actors.limits",
+    ]
 
 
 def test_the_pages_extension_writes_the_status(tmp_path: Path) -> None:
