@@ -421,7 +421,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
             timeout: how long to wait.
 
         Raises:
-            AskTimeoutError: no answer came in time; whether the actor handles the message isn't known.
+            AskTimeoutError: no answer came in time; whether the actor handles the message is unknown.
             AskClosedError: `close_asks` was called meanwhile.
             AskRejectedError: its handler raised `Rejected`.
             AskFailedError: its handler failed, and the message was skipped or parked.

@@ -192,7 +192,7 @@ class Coordinator(Actor[Resource]):
         ends_ms = None if request.ttl_ms is None else now_ms + request.ttl_ms
         node = registry.put(state.node, request.data, request.expected, request.session, ends_ms, request.claim)
         if node is None:
-            there = "isn't there" if state.node.data is None else f"has version {state.node.version}"
+            there = "is missing" if state.node.data is None else f"has version {state.node.version}"
             return m.Refusal("conflict", f"version {request.expected} was expected, and the node {there}")
         state.node = node
         return m.Done(node.version)

@@ -309,7 +309,7 @@ class Broadcast:
 
 def _there(facts: TopicFacts | None, topic: str) -> TopicFacts:
     if facts is None:
-        raise UnknownTopicError(f"topic {topic} isn't there: a worker makes it at its start")
+        raise UnknownTopicError(f"topic {topic} is missing: a worker makes it at its start")
     return facts
 
 
