@@ -11,7 +11,7 @@ expression was changed. If the timer is set, the message changes nothing, so it 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 from zoneinfo import ZoneInfo
@@ -177,11 +177,8 @@ def declare(app: Any, name: str | None, times: Sequence[Any], options: Mapping[s
     topic = app.topic(cron_topic(app.app_id, called), key_type=str, value_type=Tick, value_serializer="json")
     run = as_coroutine(function)
     handler = cron_handler(cron, called, topic, lambda ctx, at: wrapped(run, app.wraps)(ctx, at))
-    app.actor(topic, name=called, timers=True, **options)(handler)
+    app.actor(topic, name=called, timers=True, **options)(handler, named_by=function)
     add_timer(function)
-    # It is what other calls name the actor by, and what has the functions of its effects.
-    methods = replace(app.actors[called].methods, declared=function)
-    app.actors[called] = replace(app.actors[called], declared=function, methods=methods)
     app.made_topics[topic.get_topic_name()] = 1
     app.first_messages[called] = (next_key(called), Tick())
     return function

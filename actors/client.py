@@ -197,8 +197,6 @@ class StateClient:
         """Disconnect. May be called twice."""
         await self._http.close()
 
-    # --- questions -------------------------------------------------------------------------------------------------
-
     async def get(
         self, store: str, key: Any, default: Any = None, *, partition: int | None = None, as_of: int | None = None
     ) -> Any:
@@ -390,8 +388,6 @@ class StateClient:
         path = f"/actors/{quote(actor, safe='')}/_ask/{quote(query, safe='')}/{text}?"
         path += _query(encoding=encoding, read=self._read)
         return (await self._ask("POST", path, body=arguments))[1]["value"]
-
-    # --- how they get there ----------------------------------------------------------------------------------------
 
     async def _ask(
         self,

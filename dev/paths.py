@@ -4,9 +4,9 @@
     python -m dev.paths -v         with every function
     python -m dev.paths record     of one way only
 
-A way lists the functions that run for the usual case, in order: no errors, no retries, no start. A function that
-doesn't exist is an error, so the lists follow the code. Lines are those of a function's definition without its
-docstring.
+A way lists the functions that run for the usual case, in order: no errors, no retries, no start. Left out is what only
+asks whether something is due, clean or allowed, and what encodes a value. A function that doesn't exist is an error, so
+the lists follow the code. Lines are those of a function's definition without its docstring.
 """
 
 from __future__ import annotations
@@ -53,7 +53,14 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "actors/runtime/committer.py",
             "Committer.commit Committer._run Committer._take Committer._together Committer._written",
         ),
-        ("actors/_kafka/produce/writer.py", "TransactionWriter.write TransactionWriter._write"),
+        (
+            "actors/_kafka/produce/writer.py",
+            "TransactionWriter.write TransactionWriter._write TransactionWriter._packed TransactionWriter._add_offsets "
+            "TransactionWriter._append TransactionWriter._end TransactionWriter._ask TransactionWriter._asked",
+        ),
+        ("actors/_kafka/produce/batches.py", "changelog_records Packer.pack Batch.encode"),
+        ("actors/_kafka/produce/sending.py", "append _round _settle Sequences.encode Sequences.sent"),
+        ("actors/runtime/state/stores.py", "store_commit"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
     ),
     "ask: ctx.ask to its reply": (

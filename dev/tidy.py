@@ -30,6 +30,7 @@ _NO_BEGINNING = re.compile(r"(Who|What|Whether|See|Tells?|Gives?)\b")
 _MODULE_NAME = re.compile(r"_?[a-z][a-z0-9]*(_[a-z0-9]+){0,2}")
 _EMPTY_NAMES = frozenset(("common", "helper", "helpers", "misc", "stuff", "util", "utils"))
 _HISTORY = re.compile(r"#.*\b(formerly|used to be|no longer|was changed|TODO|FIXME|XXX|issue #?\d+)\b", re.IGNORECASE)
+_BANNER = re.compile(r"\s*# ?[-=#*]{3,}")
 _SOURCES = re.compile(r"--(extra-)?index-url|<repository>")
 _PINS = ("constraints.txt", "pyproject.toml")
 
@@ -126,6 +127,8 @@ def _look_at(path: Path) -> Iterator[str]:
             yield f"{path}:{number}: names where packages are fetched from: that is the machine's to say"
         if path.suffix == ".py" and path != Path("dev/tidy.py") and _HISTORY.search(line):
             yield f"{path}:{number}: a comment that tells history or puts off work"
+        if path.suffix == ".py" and path.parts[0] in _PRODUCT and _BANNER.match(line):
+            yield f"{path}:{number}: a banner marks a class or a module that should be two"
     if path.suffix == ".py":
         yield from _look_at_code(path, text)
 

@@ -89,8 +89,6 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
         self._asks: KafkaRequests | None = None
         super().__init__(id, **options)
 
-    # --- what users call -------------------------------------------------------------------------------------------
-
     @check_arguments
     def store(
         self,
@@ -423,7 +421,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
             timeout: how long to wait.
 
         Raises:
-            AskTimeoutError: no answer came in time; whether the actor handles the message isn't known.
+            AskTimeoutError: no answer came in time; whether the actor handles the message is unknown.
             AskClosedError: `close_asks` was called meanwhile.
             AskRejectedError: its handler raised `Rejected`.
             AskFailedError: its handler failed, and the message was skipped or parked.
@@ -497,8 +495,6 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
             raise UsageError(f"{store!r} is no store of this app, which has: {known}")
         return Decoder(store, changelog_topic(self, store), self.stores[store])
 
-    # --- inside ----------------------------------------------------------------------------------------------------
-
     @property
     def asks(self) -> KafkaRequests:
         """The client of this process's questions; it connects with the first one."""
@@ -508,8 +504,10 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
             self._asks = setup.make_asks()
         return self._asks
 
-    def _decorated(self, name: str | None, topics: list[Any], options: Declaration, declared: Any) -> Any:
-        self._add_actor(name or name_of(declared), topics, declared, options)
+    def _decorated(
+        self, name: str | None, topics: list[Any], options: Declaration, declared: Any, *, named_by: Any = None
+    ) -> Any:
+        self._add_actor(name or name_of(declared), topics, declared, options, named_by=named_by)
         claim(declared, self)
         add_timer(declared)
         return declared
@@ -535,7 +533,11 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
             if self.stores.get(store.name) is not store:
                 raise ConfigurationError(f"actor {actor}: {store!r} isn't a store of app {self.app_id}")
 
-    def _add_actor(self, name: str, topics: list[Any], declared: Any, options: Declaration) -> None:
+    def _add_actor(
+        self, name: str, topics: list[Any], declared: Any, options: Declaration, *, named_by: Any = None
+    ) -> None:
+        # Other calls, as of queries, name the actor by the user's function, where `declared` is made of it.
+        named_by = declared if named_by is None else named_by
         check_name("actor", name)
         if name in self.actors:
             raise ConfigurationError(f"actor {name}: the app has an actor of that name: give one of them name=…")
@@ -569,11 +571,11 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
         own_calls = bare(declared) if isinstance(declared, type) else as_coroutine(caller(threaded))
         definition = ActorDefinition(
             name=name,
-            methods=Methods(name, declared, windowed(own_calls, "handle", options.windows)),
+            methods=Methods(name, named_by, windowed(own_calls, "handle", options.windows)),
             topics=(topic, *others),
             stores=(*options.stores, *([] if own is None else [own]), *extras.values()),
             handler=wrap(declared),
-            declared=declared,
+            declared=named_by,
             concurrency=options.concurrency,
             on_error=options.on_error,
             effect_functions={effect.name: effect for effect in options.effects},

@@ -185,8 +185,6 @@ class ActorService(Service):  # type: ignore[misc]
         except TimeoutError:
             logger.error("stopping took longer than %g s: what isn't committed will be handled again", STOP_S)
 
-    # --- start -----------------------------------------------------------------------------------------------------
-
     async def _open(self) -> None:
         setup, control = self._connected or await self.connect()
         folder = DataFolder.open(setup.folder, app=self.app.conf.id)
@@ -415,8 +413,6 @@ class ActorService(Service):  # type: ignore[misc]
         if self._source is not None:
             self._source.ask_for_rebalance()
 
-    # --- while it runs ---------------------------------------------------------------------------------------------
-
     def _dispatched(self, dispatcher: asyncio.Task[None]) -> None:
         """Notice the dispatcher's end: a loop that ended in silence would leave an idle worker."""
         if dispatcher.cancelled():
@@ -447,8 +443,6 @@ class ActorService(Service):  # type: ignore[misc]
         if isinstance(error, ActorsError):
             logger.critical("%s", error)
         self.add_future(self.crash(error))
-
-    # --- stop ------------------------------------------------------------------------------------------------------
 
     def _at_end(self, close: Callable[[], Awaitable[object] | None]) -> None:
         """Have something closed at the end, before what was opened earlier; left out once the time for it is over."""

@@ -217,7 +217,7 @@ class Setup:
         }
         if missing:
             for name in await self._missing_outputs(topics):
-                missing.setdefault(name, f"topic {name}, declared with app.topic(...), isn't there either")
+                missing.setdefault(name, f"topic {name}, declared with app.topic(...), is missing too")
             raise ConfigurationError(
                 f"{'; '.join(missing.values())}. Make them, an input with as many partitions as it will ever have (its "
                 f"state is partitioned alike): for t in {' '.join(missing)}; do kafka-topics.sh --bootstrap-server "

@@ -265,7 +265,7 @@ def _shown(type_: Any) -> str:
 
 
 def _message_of(declared: Any) -> tuple[str, Any]:
-    """Return the name and the type of a handler's message; the type is None if it isn't known."""
+    """Return the name and the type of a handler's message; the type is None if unknown."""
     try:
         function = inspect.unwrap(declared)
         parameter = list(inspect.signature(function).parameters)[1]

@@ -154,9 +154,6 @@ def _content_of(schema: Any) -> Any:
     return [_content_of(part) for part in schema] if isinstance(schema, list) else schema
 
 
-# --- tagged unions: Avro tells the arms apart by the names of records -----------------------------------------------
-
-
 def _tags_of(type_: Any) -> dict[str, tuple[str, Any]]:
     """Return by name of a record the tag that msgspec wants in its data."""
     import msgspec

@@ -176,8 +176,6 @@ class RegistryClient:
         self._failures = 0
         self._backoff, self._reminders = Backoff(), Reminders(REMIND_S)
 
-    # --- what codecs call: they don't wait -------------------------------------------------------------------------
-
     def schema(self, id: int | UUID, kind: SchemaType) -> Schema:
         """Return the schema with an id.
 
@@ -222,8 +220,6 @@ class RegistryClient:
             ("version", subject, version),
             lambda: self._fetch_version(subject, version),
         )
-
-    # --- requests --------------------------------------------------------------------------------------------------
 
     def _unresolved(self, what: str, key: Any, fetch: Callable[[], Awaitable[None]]) -> UnresolvedSchemaError:
         async def once() -> bool:
@@ -329,8 +325,6 @@ class RegistryClient:
         ids = _ids(answer)
         self._latest[subject, version] = self._schemas[ids[0]] = await self._read(answer)
         self._writers[subject, version] = ids
-
-    # --- what commands ask -----------------------------------------------------------------------------------------
 
     async def register(self, subject: str, schema: Schema) -> int:
         """Register a schema under a subject if it isn't there, whatever `registers` says; return its version.

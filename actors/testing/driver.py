@@ -93,8 +93,6 @@ class ActorTestDriver(Machine):
         super().__init__(app, partitions=partitions, effects=effects, now=now)
         self._read: dict[TopicPartition, int] = {}
 
-    # --- messages --------------------------------------------------------------------------------------------------
-
     def send(
         self,
         topic: Any,
@@ -286,8 +284,6 @@ class ActorTestDriver(Machine):
         ]
         return [letter for by, letter in letters if name is None or by == name]
 
-    # --- state -----------------------------------------------------------------------------------------------------
-
     def get(self, store: Any, key: Any) -> Any:
         """Return the committed value of a key, None when it is absent or expired. `store` may be a class actor.
 
@@ -396,8 +392,6 @@ class ActorTestDriver(Machine):
         """Drop all parked messages and the parked effect of a key, as `faust parked drop --all` does."""
         self._control(actor, key, "drop")
 
-    # --- the world -------------------------------------------------------------------------------------------------
-
     @property
     def now_s(self) -> float:
         """The virtual time, in seconds since the driver began."""
@@ -471,8 +465,6 @@ class ActorTestDriver(Machine):
             if self._process is None:
                 self._failures.append(error)
             raise
-
-    # --- inside ----------------------------------------------------------------------------------------------------
 
     def _control(self, actor: Any, key: Any, command: Literal["retry", "drop"]) -> None:
         definition = self._app.definition_of(actor)

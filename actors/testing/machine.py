@@ -108,8 +108,6 @@ class Machine:
         for process in self._dead:
             process.reap()
 
-    # --- inside ----------------------------------------------------------------------------------------------------
-
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         with self._lock:
             if self._loop.is_running():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 import pytest
 
+import actors
 from tests.documents import ROOT
 
 SETUP = ast.parse((ROOT / "setup.py").read_text())
@@ -44,3 +46,16 @@ def test_a_compiled_module_means_the_same(path: str) -> None:
 def test_differences_are_found(source: str, what: str) -> None:
     [difference] = differences(source)
     assert what in difference
+
+
+def test_the_page_names_the_public_classes_that_cannot_be_subclassed_there() -> None:
+    public = {(getattr(getattr(actors, name), "__module__", ""), name) for name in actors.__all__}
+    closed = {
+        node.name
+        for path in COMPILED
+        for node in ast.parse((ROOT / path).read_text()).body
+        if isinstance(node, ast.ClassDef) and (path[:-3].replace("/", "."), node.name) in public
+        if not any("allow_interpreted_subclasses" in ast.unparse(decorator) for decorator in node.decorator_list)
+    }
+    [sentence] = re.findall(r"can't subclass (.*?) there", (ROOT / "docs/how-to/deploy.md").read_text())
+    assert set(re.findall(r"`(\w+)`", sentence)) == closed

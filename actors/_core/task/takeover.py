@@ -279,7 +279,8 @@ class InputFacts:
 class LastKnown:
     """The registry's record of a task that has committed before.
 
-    `offset` is None where an older release wrote the record. `at_ms` is the time of the takeover, Unix milliseconds.
+    `offset` is None where the record doesn't prove that the group had one. `at_ms` is the time of the takeover, Unix
+    milliseconds.
     """
 
     offset: int | None

@@ -212,8 +212,6 @@ class StoreRegistry:
     async def _write(self, records: Mapping[str, StoreRecord]) -> None:
         await write_stores(self._setup.connection, self._setup.owners_topic, records)
 
-    # --- names -----------------------------------------------------------------------------------------------------
-
     def _check_names(self) -> None:
         app, named = self._app.conf.id, self._app.actor_options.changelogs
         for store, topic in named.items():
@@ -237,8 +235,6 @@ class StoreRegistry:
                     "in dots and underscores, and Kafka doesn't make both: give it another name with "
                     f"App(..., changelogs={{{store!r}: {f'{own_prefix(app)}{store}-state'!r}}})"
                 )
-
-    # --- shapes ----------------------------------------------------------------------------------------------------
 
     def _shapes(self, store: str, record: StoreRecord) -> list[Shape]:
         """Return the shapes that are to be recorded.
@@ -294,8 +290,6 @@ class StoreRegistry:
             f"its version is {version} as before: {'; '.join(found)}. The next write of a key would lose that for "
             f"good. {remedy}"
         )
-
-    # --- a store that is gone --------------------------------------------------------------------------------------
 
     async def _check_gone(self, known: Mapping[str, StoreRecord], owners: Sequence[OwnerRecord]) -> None:
         """Refuse to begin with empty state where the changelog of a store that isn't declared any more has some.
@@ -364,8 +358,6 @@ class StoreRegistry:
             "begin with empty state, and handle repeats again. If nobody needs the state, give it up with "
             f"`faust -A … state forget {store}`, and start the worker again"
         )
-
-    # --- what waits ------------------------------------------------------------------------------------------------
 
     async def _check_stranded(self, known: Mapping[str, StoreRecord]) -> None:
         """Refuse to leave behind what waits in a store that an actor isn't declared with any more.

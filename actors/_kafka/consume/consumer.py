@@ -252,8 +252,6 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
                 await self._consumer.stop()
         await self._consumer.client.close()
 
-    # --- membership ------------------------------------------------------------------------------------------------
-
     def _joins(self) -> None:
         """Prepare aiokafka's coordinator, which doesn't exist before the first join; called before each."""
         if not self._has_joined:

@@ -207,8 +207,6 @@ class TransactionWriter:
             raise error_of(answer.error_code)
         return finalized_features(answer)
 
-    # --- records ---------------------------------------------------------------------------------------------------
-
     async def _packed(self, batches: Iterable[CommitBatch]) -> dict[TopicPartition, list[Batch]]:
         """Return record batches by partition; tasks that write to one partition share them."""
         now_ms = self.wall_ms()
@@ -223,8 +221,6 @@ class TransactionWriter:
         return {
             partition: packer.pack(partition.topic, chain.from_iterable(parts)) for partition, parts in records.items()
         }
-
-    # --- coordinators ----------------------------------------------------------------------------------------------
 
     async def _ask(self, place: Place, request: Any, code_of: Callable[[Any], int], *, may_repeat: bool = False) -> Any:
         """Send a request to a coordinator until it is done; the caller sets the deadline.
@@ -306,8 +302,6 @@ class TransactionWriter:
                 return None
         return await self.client.send(node, request, group=ConnectionGroup.COORDINATION)
 
-    # --- transactions ----------------------------------------------------------------------------------------------
-
     @property
     def _place(self) -> Place:
         return CoordinationType.TRANSACTION, self.transactional_id
@@ -368,8 +362,6 @@ class TransactionWriter:
         producer = (self.transactional_id, sequences.producer_id, sequences.epoch, is_committed)
         answer = await self._ask(self._place, EndTxnRequest(*producer, is_version_2=self._is_version_2), _code)
         return Sequences(answer.producer_id, answer.producer_epoch) if self._is_version_2 else sequences
-
-    # --- failures --------------------------------------------------------------------------------------------------
 
     async def _unpackable(self, batches: Sequence[CommitBatch]) -> BatchesRefusedError:
         errors: dict[int, TaskError] = {}

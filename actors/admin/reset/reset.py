@@ -125,8 +125,6 @@ class Resetter:
         finally:
             await self._log.close()
 
-    # --- offsets -----------------------------------------------------------------------------------------------------
-
     async def _inputs(self) -> dict[str, TopicInfo]:
         topics = await self._topics.existing(self._scope.topics)
         if missing := sorted(set(self._scope.topics) - topics.keys()):
@@ -250,8 +248,6 @@ class Resetter:
                     f"actor {actor}: {source} has state, and neither a committed offset nor the leader registry says "
                     "whose: delete the state too (--state delete), or start the workers once with MISSING_OFFSET"
                 )
-
-    # --- state -------------------------------------------------------------------------------------------------------
 
     async def _begin_state(self) -> dict[str, str]:
         """Create the changelogs again, and empty the read models; return the new ids by store."""

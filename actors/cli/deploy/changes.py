@@ -109,9 +109,6 @@ async def plan(setup: Setup, control: ControlPlane, free: int = GIVEN_PARTITIONS
     return changes
 
 
-# --- topics ----------------------------------------------------------------------------------------------------------
-
-
 def _was_deleted(setup: Setup, topic: str, known: Mapping[str, StoreRecord]) -> bool:
     """Return whether it is a changelog that had state: whether to begin without is an operator's choice at a start."""
     names = {setup.changelog_topic(store.name) for one in setup.app.actors.values() for store in one.stores}
@@ -155,9 +152,6 @@ def _settings(
             text="; ".join(f"{key} is {config.get(key, 'not set')}, not {value}" for key, value in differing.items()),
             remedy=f"No worker changes it: {command(setup.connection.bootstrap[0], change, [need.name])}",
         )
-
-
-# --- stores ----------------------------------------------------------------------------------------------------------
 
 
 def _stores(setup: Setup, known: Mapping[str, StoreRecord]) -> Iterator[Change]:

@@ -132,9 +132,6 @@ def kafka_topics(needs: Sequence[TopicNeed], *, bootstrap: str, free: int, repli
     )
 
 
-# --- with the cluster ----------------------------------------------------------------------------------------------
-
-
 def _check(session: Session, needs: Sequence[TopicNeed]) -> None:
     found = asyncio.run(compare(session.setup, needs))
     bootstrap = session.setup.connection.bootstrap[0]

@@ -23,8 +23,6 @@ WATCH_S = 60.0
 class Sharing(Locks):
     """Shared data: nodes, watches and parties. Durations and errors as in `Locks`."""
 
-    # --- leaders ---------------------------------------------------------------------------------------------------
-
     async def leader(self, name: str) -> Holder | None:
         """Return the leader: `data` as passed to `campaign`, and `token`, which grows from leader to leader."""
         return next(iter((await self.look(name)).holders), None)
@@ -51,8 +49,6 @@ class Sharing(Locks):
             # It is large, and many may watch: each fetches it by itself.
             return await self.look(name) if reply.version > after else None
         return self._viewed(name, request, reply)
-
-    # --- nodes -----------------------------------------------------------------------------------------------------
 
     async def get(self, name: str) -> tuple[str, int] | None:
         """Return the node's data and version, None if it is missing."""
@@ -84,8 +80,6 @@ class Sharing(Locks):
             yield session
         finally:
             await session.close()
-
-    # --- groups and barriers ---------------------------------------------------------------------------------------
 
     def join(self, group: str, member: str, data: str = "", ttl: Seconds = 30.0) -> Leasing:
         """Be a member of a group in an `async with` block; `lost` is set if the group may have given one up."""

@@ -140,8 +140,6 @@ class Coordinator(Actor[Resource]):
             return m.Refusal("crowded", f"it would have more than {MAX_STATE_BYTES} bytes with all who use it")
         return None
 
-    # --- requests --------------------------------------------------------------------------------------------------
-
     def _do(self, request: m.AnyRequest, now_ms: int) -> m.Reply | None:
         """Return the answer; None if it comes later."""
         match request:
@@ -194,7 +192,7 @@ class Coordinator(Actor[Resource]):
         ends_ms = None if request.ttl_ms is None else now_ms + request.ttl_ms
         node = registry.put(state.node, request.data, request.expected, request.session, ends_ms, request.claim)
         if node is None:
-            there = "isn't there" if state.node.data is None else f"has version {state.node.version}"
+            there = "is missing" if state.node.data is None else f"has version {state.node.version}"
             return m.Refusal("conflict", f"version {request.expected} was expected, and the node {there}")
         state.node = node
         return m.Done(node.version)
@@ -249,8 +247,6 @@ class Coordinator(Actor[Resource]):
             return m.Refusal("crowded", f"{MAX_WATCHERS} watch it already")
         state.watchers.append(Watcher(self._id, now_ms + request.wait_ms))
         return self._later()
-
-    # --- answers ---------------------------------------------------------------------------------------------------
 
     def _tick(self, now_ms: int) -> None:
         state = self.state

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from actors._core.windows.changes import Change
@@ -246,10 +245,9 @@ def join_by_foreign_key(
             of_right.changed
         )
         app.on(right_name, subscriptions.read)(of_right.subscribed)
-        app.actor(left.topic, answers.read, stores=[left, results, *stores], name=called, **options)(of_left.changed)
+        declare = app.actor(left.topic, answers.read, stores=[left, results, *stores], name=called, **options)
+        declare(of_left.changed, named_by=function)
         app.on(called, answers.read)(of_left.answered)
-        # It is what other calls, as of queries, name the actor by.
-        app.actors[called] = replace(app.actors[called], declared=function)
         return function
 
     return decorate

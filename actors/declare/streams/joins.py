@@ -281,7 +281,7 @@ class _Join:
         store, rows = self.store, self.store.rows
         rows.decode_key, rows.decode_value = store.shown_key, store.shown_value
         rows.decode_row = lambda row, raw: store.shown_row(self._decode, row, raw)
-        app._add_actor(name, list(inputs), self.handler(LEFT), options)
+        app._add_actor(name, list(inputs), self.handler(LEFT), options, named_by=self._function)
         self.definition = definition = app.actors[name]
         # Of an input that is read by another key, the records come from the topic that has them by it.
         self._late = forwarder(app, definition.topics, self._late)
@@ -289,7 +289,6 @@ class _Join:
         _check_keys(f"join {name}", definition)
         if store.reports[LEFT]:
             store.on_close_function = self.unmatched
-        app.actors[name] = replace(definition, declared=self._function)
 
     @functools.cached_property
     def _decode(self) -> tuple[Callable[[bytes], Any], ...]:

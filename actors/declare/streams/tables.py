@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from typing import Any, Literal, TypeVar, get_args
@@ -212,10 +211,9 @@ def join_tables(
         called = name or name_of(function)
         check_callable(function, f"the handler of join {called}", takes=3, line=JOIN_LINE.format(name_of(function)))
         left_changed, right_changed = _sides(left, right, how, two_values(function))
-        app.actor(left.topic, right.topic, stores=[left, right, *stores], name=called, **options)(left_changed)
+        declare = app.actor(left.topic, right.topic, stores=[left, right, *stores], name=called, **options)
+        declare(left_changed, named_by=function)
         app.on(called, right.topic)(right_changed)
-        # It is what other calls, as of queries, name the actor by.
-        app.actors[called] = replace(app.actors[called], declared=function)
         return function
 
     return decorate

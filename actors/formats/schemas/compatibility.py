@@ -233,8 +233,6 @@ def _types(schema: Any) -> set[str]:
     return {types} if isinstance(types, str) else set(types)
 
 
-# --- Protobuf --------------------------------------------------------------------------------------------------------
-
 _Fields = dict[int, tuple[str, str, str]]
 """By number: name, type and label."""
 

@@ -118,8 +118,6 @@ class TaskTime:
         """Note a record that was handled, perhaps before others in front of it."""
         heappush(self._finished[index], (offset, at_ms))
 
-    # --- looks -----------------------------------------------------------------------------------------------------
-
     def wants(self) -> tuple[set[TopicPartition], set[str]]:
         """Return the inputs whose ends the next look asks for, and the topics whose commits and counts."""
         topics = {feed for feeds in self._feeds.upstream.values() for feed in feeds} | self._feeds.connected
@@ -240,8 +238,6 @@ class TaskTime:
         if self._times.advance():
             for follower in self._followers:
                 follower.advance(self._times.stream_ms)
-
-    # --- commits ---------------------------------------------------------------------------------------------------
 
     @property
     def is_dirty(self) -> bool:

@@ -131,8 +131,6 @@ class TimeOrder:
         self._next = _ROW
         self._look_for_next()
 
-    # --- records that come -----------------------------------------------------------------------------------------
-
     def keep(self, ctx: Context) -> bool:
         """Keep a record until its turn; return whether it comes in time.
 
@@ -168,8 +166,6 @@ class TimeOrder:
         self.followers = followers
         self.stream_ms = max([self.stream_ms, *(follower.stream_ms for follower in followers)])
         self._passed_ms = self.stream_ms
-
-    # --- stream time -----------------------------------------------------------------------------------------------
 
     def advance(self, to_ms: int) -> None:
         """Move stream time on: rows before it are due."""
@@ -208,8 +204,6 @@ class TimeOrder:
         """Find the first row that isn't in hand."""
         rows = self._rows.items(self._next, _END)
         self._next = next((row for row, _ in rows if row not in self._in_hand), _END)
-
-    # --- internal messages -----------------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:

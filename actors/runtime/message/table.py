@@ -131,8 +131,6 @@ class Table(Store[K, V]):
         """The topic's name."""
         return str(self.topic.get_topic_name())
 
-    # --- reads -----------------------------------------------------------------------------------------------------
-
     def get(self, key: K, default: V | None = None, *, as_of: SupportsIndex | None = None) -> V | None:
         """Return the value of a key as of the records that were handled so far, or as of a time.
 
@@ -187,8 +185,6 @@ class Table(Store[K, V]):
         row = overlay.get(raw_key)
         return None if row is None else _time_of(row)
 
-    # --- writes ----------------------------------------------------------------------------------------------------
-
     def _refuse(self, *_: Any) -> NoReturn:
         raise UsageError(
             f"table {self.name} has what topic {self.topic_name} says, so handlers can only read it: send the topic a "
@@ -210,8 +206,6 @@ class Table(Store[K, V]):
     def compare_and_set(self, key: K, expected: V | None, value: V | None) -> bool:
         """Refuse: a table is read only."""
         self._refuse()
-
-    # --- aggregates ------------------------------------------------------------------------------------------------
 
     def aggregate(
         self,
@@ -272,8 +266,6 @@ class Table(Store[K, V]):
             stores=stores,
             on_error=on_error,
         )
-
-    # --- the topic's records ---------------------------------------------------------------------------------------
 
     def feeding(self, handler: Callable[[Context, Any], Awaitable[Any]]) -> Callable[[Context, Any], Awaitable[Any]]:
         """Return a handler of the topic: it writes the record's row, and then calls `handler` if the row changed."""

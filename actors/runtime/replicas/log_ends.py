@@ -89,7 +89,7 @@ class LogEnds:
         self._away[source] = count, now_s + RETRY.delay_s(count)
         if self._reminders.is_due(now_s):
             logger.warning(
-                "%s%s: where the changelog ends isn't known (%s): its copy waits, the others go on; it is asked again "
+                "%s%s: the changelog's end is unknown (%s): its copy waits, the others go on; it is asked again "
                 "every %g s at least",
                 source,
                 f" and {len(self._away) - 1} others" if len(self._away) > 1 else "",

@@ -213,7 +213,7 @@ class TopicView(Generic[K, V]):
                     return value
                 await self._until_moved()
 
-        what = "isn't there" if predicate is None else "isn't what is waited for"
+        what = "is missing" if predicate is None else "isn't what is waited for"
         found: V | None = await self._in_time(wait(), timeout, lambda: f"the view of {self.topic}: key {key!r} {what}")
         return found
 

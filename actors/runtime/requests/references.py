@@ -228,9 +228,6 @@ def _name_of(actor: Any) -> str:
     return str(getattr(actor, "__name__", actor))
 
 
-# --- for type checkers -----------------------------------------------------------------------------------------------
-
-
 class Receiver(Protocol[Asked_contra, Returned_co, Answer_co]):
     """A method marked `@receive`, as type checkers see it."""
 

@@ -118,7 +118,7 @@ async def write_back(
     elif now_ms - before.wall_time_ms >= delete_retention_ms:
         raise LostChangelogError(
             f"{source}: others wrote to the topic since it lost records, and the store is older than "
-            f"delete.retention.ms={delete_retention_ms}: which keys were deleted isn't known any more. Rebuild the "
+            f"delete.retention.ms={delete_retention_ms}: which keys were deleted is unknown. Rebuild the "
             'store from the topic: start the worker once with lost_changelog="rebuild"'
         )
     end, count = bounds.end, 0

@@ -113,8 +113,6 @@ class Across:
     of: Callable[[Any, Any], Any]
     aggregate: Aggregate[Any]
 
-    # --- the first stage -------------------------------------------------------------------------------------------
-
     def send(self, ctx: Context, raw_key: bytes, window: Window, raw: bytes | None) -> None:
         """Send what a window has to the owner of its group; a `Feed`.
 
@@ -143,8 +141,6 @@ class Across:
         """Send a change, unless the window is closed: then its close has sent what it has in the end. A `Feed`."""
         if ctx._working("across").windows.is_open(self.first, window):
             self.send(ctx, raw_key, window, raw)
-
-    # --- the second stage ------------------------------------------------------------------------------------------
 
     async def fold(self, ctx: Context, raw: bytes) -> None:
         """Add what a key has to the window of the message's group, in place of what it had before.

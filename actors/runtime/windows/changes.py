@@ -134,8 +134,6 @@ class ChangeStore:
         """Return the end of the interval that a time lies in."""
         return (now_ms // self.every_ms + 1) * self.every_ms
 
-    # --- what closes -----------------------------------------------------------------------------------------------
-
     def is_late(self, *_: Any) -> bool:
         """Return True: whether a message is late is said by the window store."""
         return True
@@ -151,8 +149,6 @@ class ChangeStore:
     def expired_ms(self, _: bytes) -> int:
         """Return the time of no row."""
         return -1
-
-    # --- for people ------------------------------------------------------------------------------------------------
 
     def shown_key(self, row: bytes) -> Any:
         """Return a row's key as people read it: (key, end of the window, end of the interval)."""

@@ -114,8 +114,6 @@ class JoinStore:
         after, before = (timedelta(milliseconds=span_ms) for span_ms in self.spans_ms)
         return f"a join, {self.how}, within {after if before == after else f'{before} before and {after} after'}"
 
-    # --- messages --------------------------------------------------------------------------------------------------
-
     def is_closed(self, side: int, at_ms: int, time: WindowTime) -> bool:
         """Return whether the window of a record is closed."""
         return at_ms + self.spans_ms[side] <= time.closed_ms(self)
@@ -187,8 +185,6 @@ class JoinStore:
     def _unmatched(self, side: int, at_ms: int, chunk: int, place: int, raw_key: bytes) -> bytes:
         return unmatched_key(Unmatched(at_ms + self.spans_ms[side], side, chunk, place, raw_key))
 
-    # --- what closes -----------------------------------------------------------------------------------------------
-
     def is_late(self, *_: Any) -> bool:
         """Return whether `ctx.late` holds: late records of a join never come to its function."""
         return False
@@ -220,8 +216,6 @@ class JoinStore:
     def result(self, raw: bytes) -> bytes:
         """Return the record's value for `on_close_function`, as it came."""
         return raw
-
-    # --- for people ------------------------------------------------------------------------------------------------
 
     def shown_key(self, row: bytes) -> Any:
         """Return a row's key as people read it: (side, key, from when on), or that of a record without a match."""
@@ -279,8 +273,6 @@ class OneStore(JoinStore):
     def layout(self) -> str:
         """The layout of the rows."""
         return f"a join of one with many, {self.how}, retention {timedelta(milliseconds=self.waits_ms)}"
-
-    # --- messages --------------------------------------------------------------------------------------------------
 
     def put(self, ctx: Context, until_ms: int | None) -> list[Match] | None:
         """Keep the `one` that is handled; return what waited for it, which is removed, in order of times.
@@ -379,8 +371,6 @@ class OneStore(JoinStore):
             self.rows._write(overlay, state, row, b"", None)
         state.windows.expect(self, row)
 
-    # --- what closes -----------------------------------------------------------------------------------------------
-
     def close(self, state: TaskState, row: bytes) -> list[tuple[int, bytes]]:
         """Remove what a row says has ended; return its side with what there is to say of it, if there is anything.
 
@@ -406,8 +396,6 @@ class OneStore(JoinStore):
     def expired_until(self, to_ms: int) -> bytes:
         """Return b"": each row is removed by itself."""
         return b""
-
-    # --- for people ------------------------------------------------------------------------------------------------
 
     def shown_key(self, row: bytes) -> Any:
         """Return a row's key for people; of a row with an end, the time is that."""

@@ -380,8 +380,6 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         """Return the time of a window from which on its retention counts."""
         return window.end_ms if self._by_end else window.start_ms
 
-    # --- inside ----------------------------------------------------------------------------------------------------
-
     def _aggregate(self, call: str) -> Aggregate[Any]:
         if self.aggregate is None:
             raise UsageError(f"window store {self.name}: {call}() needs aggregate=…, as in aggregate=aggregates.sum()")

@@ -206,8 +206,6 @@ class TaskWindows:
                 closing.start = progress.closed + b"\x00" if progress.closed else closing.closes.prefix
                 self._look_for_next(closing)
 
-    # --- what stores ask -------------------------------------------------------------------------------------------
-
     @property
     def key_ms(self) -> int:
         """Stream time, or the later one that the message's key has come to in a former partition."""
@@ -376,8 +374,6 @@ class TaskWindows:
 
     def _tick(self) -> None:
         self.advance(self._timestamps.clock.wall_ms())
-
-    # --- what closes -----------------------------------------------------------------------------------------------
 
     def wait_s(self) -> float:
         """Return seconds until a close is due."""

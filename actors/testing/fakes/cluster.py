@@ -113,8 +113,6 @@ class MemoryKafka:
         """Return the brokers' Unix milliseconds: those at which the loop's time is 0, and the loop's time."""
         return self._epoch_ms + int(asyncio.get_running_loop().time() * 1000)
 
-    # --- topics ----------------------------------------------------------------------------------------------------
-
     def make_topic(
         self, name: str, partitions: int, *, is_compacted: bool = False, delete_retention_ms: int = DAY_MS
     ) -> Topic:
@@ -147,8 +145,6 @@ class MemoryKafka:
     def limit_records(self, topic: str, max_record_bytes: int | None) -> None:
         """Set the topic's `max.message.bytes`; here it is about the key and value of one record."""
         self._max_record_bytes[topic] = max_record_bytes
-
-    # --- producing -------------------------------------------------------------------------------------------------
 
     def produce(self, partition: TopicPartition, records: Produced) -> int:
         """Append records outside of any transaction; return the first one's offset."""
@@ -222,8 +218,6 @@ class MemoryKafka:
         for (group, source), (offset, metadata) in transaction.offsets.items():
             if group == self.group.name:
                 self.group.complete(source, Committed(offset, metadata), transaction.appended[group, source])
-
-    # --- reading ---------------------------------------------------------------------------------------------------
 
     def start_of(self, partition: TopicPartition) -> int:
         """Return the partition's first offset."""

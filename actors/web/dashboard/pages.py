@@ -95,8 +95,6 @@ class Dashboard:
             page.set_status(problem.status)
             return page
 
-    # --- routes ----------------------------------------------------------------------------------------------------
-
     async def overview(self, request: web.Request) -> web.StreamResponse:
         """Show the whole app."""
         service = service_of(self._app)
@@ -201,8 +199,6 @@ class Dashboard:
         """Return the style sheet, or the script."""
         name = request.match_info["file"]
         return web.Response(body=self._pages.file(name), content_type=MIME_TYPES[name], headers=FILE_HEADERS)
-
-    # --- what they share -------------------------------------------------------------------------------------------
 
     async def _own_report(self) -> Report:
         said, waiting = self._app.worker_status(), await self._looker.look()

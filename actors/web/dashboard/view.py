@@ -276,9 +276,6 @@ def _verdict(notices: Sequence[Notice], rows: Sequence[PartitionRow]) -> tuple[T
     return "good", "Everything runs"
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
-
-
 def _partitions(cluster: ClusterStatus) -> list[PartitionRow]:
     found: dict[TaskKey, tuple[Seen, TaskStatus]] = {}
     for seen in cluster.workers:
@@ -487,9 +484,6 @@ def _total(values: Iterable[Number | None]) -> Number | None:
     """Return the sum of the values that aren't None, None if all are."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-# --- what needs attention --------------------------------------------------------------------------------------------
 
 
 def _worker_notices(cluster: ClusterStatus, rows: Sequence[WorkerRow]) -> list[Notice]:

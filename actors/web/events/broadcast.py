@@ -153,8 +153,6 @@ class Broadcast:
         if logs is not None:
             await logs.close()
 
-    # --- reading ---------------------------------------------------------------------------------------------------
-
     async def _opened(self) -> tuple[TopicLogs, TopicFacts]:
         async with self._opening:
             if self._reading is not None and self._reading.done():
@@ -311,7 +309,7 @@ class Broadcast:
 
 def _there(facts: TopicFacts | None, topic: str) -> TopicFacts:
     if facts is None:
-        raise UnknownTopicError(f"topic {topic} isn't there: a worker makes it at its start")
+        raise UnknownTopicError(f"topic {topic} is missing: a worker makes it at its start")
     return facts
 
 

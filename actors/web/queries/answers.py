@@ -68,8 +68,6 @@ class Item(msgspec.Struct, frozen=True, omit_defaults=True):
 
 Positions = dict[str, Position]
 
-# --- answers to clients; `openapi` describes them -------------------------------------------------------------------
-
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The age of what an answer shows; see `freshness`."""

@@ -219,9 +219,6 @@ def _quoted(given: bytes) -> bytes | None:
         return None
 
 
-# --- parameters and bodies of requests ----------------------------------------------------------------------------
-
-
 class ManyBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `_many`."""
 

@@ -139,8 +139,6 @@ class QueryRoutes:
             meters.answered(code, time.monotonic() - began_s)
         return answer
 
-    # --- routes ----------------------------------------------------------------------------------------------------
-
     async def one(self, request: web.Request) -> web.StreamResponse:
         """Return the value of a key, of a table also as of a time, or the windows or rows of a key."""
         spec, coding = self._store(request.match_info["store"])
@@ -436,8 +434,6 @@ class QueryRoutes:
         if self._description is None:
             self._description = json_bytes(merged(describe(self._app) for describe in self.descriptions))
         return web.Response(body=self._description, headers=JSON_HEADERS)
-
-    # --- what they share -------------------------------------------------------------------------------------------
 
     async def at_the_owner(
         self,

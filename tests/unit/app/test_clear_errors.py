@@ -120,7 +120,7 @@ async def test_all_missing_topics_are_named_with_one_command() -> None:
     text = str(caught.value)
     assert "topic orders, the input of actor orders, isn't on the broker" in text
     assert "topic refunds, the input of actor refunds, isn't on the broker" in text
-    assert "topic paid, declared with app.topic(...), isn't there either" in text
+    assert "topic paid, declared with app.topic(...), is missing too" in text
     assert (
         "for t in orders refunds keyed paid; do kafka-topics.sh --bootstrap-server there:9094 --create --topic $t"
         in text

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from actors._faust import extensions
 from actors._faust.setup import Setup
 from tests.documents import ROOT, block
 
-EDGES = ("admin", "cli", "coordination", "local_kafka", "replay", "web")
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+[EDGES] = (contract["forbidden_modules"] for contract in CONTRACTS if "nothing of the edges" in contract["name"])
 PROGRAM = f"""
 import sys
 from actors import App, Context
@@ -32,7 +35,7 @@ async def greet(ctx: Context, name: str) -> None: ...
 
 with ActorTestDriver(app) as driver:
     driver.send(names, key="a", value="b")
-print([name for name in sys.modules if name.startswith({tuple(f"actors.{name}" for name in EDGES)!r})])
+print([name for name in sys.modules if name.startswith({tuple(EDGES)!r})])
 """
 
 
@@ -105,6 +108,22 @@ def test_the_environment_can_choose_them(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_engine_and_its_test_driver_import_no_edge() -> None:
     said = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert said == "[]\n"
+
+
+def test_the_engine_looks_up_no_other_edge_by_name() -> None:
+    [engine] = (contract["source_modules"] for contract in CONTRACTS if "nothing of the edges" in contract["name"])
+    roots = [ROOT / module.replace(".", "/") for module in engine]
+    files = [
+        path
+        for root in roots
+        for path in ([root.with_suffix(".py")] if root.with_suffix(".py").exists() else root.rglob("*.py"))
+    ]
+    named = re.compile(rf"""[("']({"|".join(map(re.escape, EDGES))})\b""")
+    assert sorted(name for path in files for name in named.findall(path.read_text())) == [
+        "actors.calendar",
+        "actors.formats",
+        "actors.limits",
+    ]
 
 
 def test_the_pages_extension_writes_the_status(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dev import paths
 
-MOST_FILES, MOST_LINES = 12, 525
+MOST_FILES, MOST_LINES = 15, 769
 
 
 @pytest.mark.parametrize("name", paths.WAYS)

@@ -57,6 +57,16 @@ def test_a_text_of_any_error_that_may_raise_is_found(text):
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "count"), [("# --- reads ---", 1), ("    #=====", 1), ("# a comment - it says why", 0)]
+)
+def test_a_banner_is_found(line, count, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("stores").mkdir()
+    Path("stores/rows.py").write_text(f"{line}\n")
+    assert len(list(tidy._look_at(Path("stores/rows.py")))) == count
+
+
 def test_participles_are_counted_where_they_are_bound() -> None:
     text = "found = read(one)\nfor one in found:\n    print(one, [held for held, mark in one], known.since)\n"
     assert tidy.count_participles(text) == 3

@@ -64,7 +64,7 @@ def test_a_partition_without_a_leader_from_the_start_holds_up_no_other(
 
     with caplog.at_level(logging.INFO):
         world.run(test())
-    assert f"{TopicPartition(LOG, 0)}: where the changelog ends isn't known" in caplog.text
+    assert f"{TopicPartition(LOG, 0)}: the changelog's end is unknown" in caplog.text
     assert f"{TopicPartition(LOG, 0)} answers again" in caplog.text
 
 

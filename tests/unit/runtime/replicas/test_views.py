@@ -450,7 +450,7 @@ def test_wait_for_waits_until_it_is_so_or_time_is_over(world: World):
             assert not fitting.done()
             world.put("a", "3")
             assert await fitting == "3"
-            with pytest.raises(ViewTimeoutError, match="key 'b' isn't there after 3 s"):
+            with pytest.raises(ViewTimeoutError, match="key 'b' is missing after 3 s"):
                 await view.wait_for("b", timeout=3 * SECOND)
             hanging = asyncio.create_task(view.wait_for("b"))
             await asyncio.sleep(1)

@@ -238,7 +238,7 @@ def test_deletes_that_may_be_forgotten_since_leave_rebuild_alone() -> None:
     assert position is not None
     store.apply([], replace(position, wall_time_ms=NOW_MS - DAY_MS))
     held = world.restore(store, LostChangelog.RESTORE)
-    with pytest.raises(LostChangelogError, match="which keys were deleted isn't known any more"):
+    with pytest.raises(LostChangelogError, match="which keys were deleted is unknown"):
         world.write_back(held, epoch=3)
 
 
