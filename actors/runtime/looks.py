@@ -83,7 +83,8 @@ class Looks:
         ends_of: dict[tuple[str, int], tuple[int, int]] = {(*source,): end for source, end in answer.ends.items()}
         parsed = {source: parse_mark(committed.metadata) for source, committed in answer.commits.items()}
         self._name_foreign(answer, parsed)
-        look = Look(sent_s, self._clock.monotonic(), wall_ms, _marks(answer, parsed), ends_of, _counts(answer))
+        ids = {name: topic.topic_id for name, topic in answer.topics.items()}
+        look = Look(sent_s, self._clock.monotonic(), wall_ms, _marks(answer, parsed), ends_of, _counts(answer), ids)
         self._counts = dict(look.counts)
         for time, (inputs, feeds) in zip(times, wanted, strict=True):
             # A topic that is missing has no count: its feeds keep their times.

@@ -17,6 +17,8 @@ from actors.testing import ActorTestDriver
 from tests.crash.checks import Record
 from tests.inhand import oracle, rules
 from tests.inhand.oracle import FLAWS, KINDS, OUTPUTS, TIMED, Call, Mark
+from tests.sim.test_planted_windows import count_what_is_left_as_handled
+from tests.unit.runtime.leaving import leave
 
 INPUTS = 300
 PARTITIONS = 3
@@ -38,18 +40,26 @@ class Evidence:
 
 @pytest.fixture(scope="module")
 def evidence() -> Iterator[Evidence]:
-    """A run of the app on the test driver."""
+    """A run in which nothing fails."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("APP_NAME", NAME)
         patch.setenv("KAFKA_URL", "kafka://127.0.0.1:9092")
         # The app sets it for its own process.
         patch.setattr(expiry, "PASS_REST_S", 0.3)
-        app = importlib.import_module("tests.inhand.app")
-        with ActorTestDriver(app.app, partitions=PARTITIONS, effects={app.post: app.post}) as driver:
-            begin_ms = post_all(driver, app)
-            driver.settle()
-            driver.advance(10.0)
-            yield Evidence({topic: read(driver, topic) for topic in (*OUTPUTS, *TIMED)}, begin_ms)
+        yield play()
+
+
+def play(stops: int = 0) -> Evidence:
+    """Run the app on the test driver, and stop the worker so often meanwhile."""
+    app = importlib.import_module("tests.inhand.app")
+    with ActorTestDriver(app.app, partitions=PARTITIONS, effects={app.post: app.post}) as driver:
+        begin_ms = post_all(driver, app)
+        for _ in range(stops):
+            driver.advance(0.2, settle=False)
+            leave(driver, settle=False)
+        driver.settle()
+        driver.advance(10.0)
+        return Evidence({topic: read(driver, topic) for topic in (*OUTPUTS, *TIMED)}, begin_ms)
 
 
 def post_all(driver: ActorTestDriver, app: Any) -> int:
@@ -103,6 +113,15 @@ def test_the_oracle_agrees_with_a_run_in_which_nothing_fails(evidence: Evidence)
     ledger, late = oracle.account(evidence.records, evidence.begin_ms, range(INPUTS))
     assert (ledger.flaws(), ledger.examples, late) == ({}, [], 0)
     assert [kind for kind in KINDS if not ledger.due[kind]] == []
+
+
+def test_closes_that_a_worker_drops_before_its_last_commit_are_lost(
+    evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "PASS_REST_S", 0.3)
+    assert play(stops=30).flaws({}) == set()
+    count_what_is_left_as_handled(monkeypatch)
+    assert "lost" in {flaw for _, flaw in play(stops=30).flaws({})}
 
 
 @pytest.mark.parametrize("flaw", FLAWS)

@@ -35,6 +35,8 @@ FEATURES = (
     "ordered idle failing",
     "idle failing",
     "wall failing",
+    "paused",
+    "ordered paused",
 )
 
 

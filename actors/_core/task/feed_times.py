@@ -62,6 +62,7 @@ class Look:
         marks: by (topic, partition) the committed times; none that belong to a former topic of the same name.
         ends: by (topic, partition) the high watermark and its leader's epoch, asked after `marks`.
         counts: by topic the number of partitions, asked after `marks`.
+        ids: by topic its id, asked with `counts`.
         latest: by topic the largest time of a source, of `marks`.
     """
 
@@ -71,6 +72,7 @@ class Look:
     marks: Mapping[tuple[str, int], TimeMark]
     ends: Mapping[tuple[str, int], tuple[int, int]]
     counts: Mapping[str, int]
+    ids: Mapping[str, str] = field(default_factory=dict)
     latest: Mapping[str, int] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -158,8 +160,9 @@ class UpstreamTimes:
     def __init__(self, topics: Mapping[str, Sequence[str]]) -> None:
         self._topics = topics
         self._times: dict[tuple[str, int], int] = {}
+        self._ids: dict[str, str] = {}
         self.least: tuple[int, tuple[str, int] | None] = (UNKNOWN_MS, None)
-        self._waiting: deque[tuple[dict[tuple[str, int], int], dict[str, int]]] = deque()
+        self._waiting: deque[tuple[dict[tuple[str, int], int], dict[str, int], dict[str, str]]] = deque()
 
     def looked(self, look: Look, partition: int) -> None:
         """Note a look, which is believed when everything below its ends is handled.
@@ -173,9 +176,10 @@ class UpstreamTimes:
             for number in range(look.counts[feed])
         }
         ends = {topic: look.ends[topic, partition][0] for topic in self._topics}
+        ids = {feed: look.ids.get(feed, "") for feed in self.feeds}
         if len(self._waiting) >= MOST_LOOKS:
             self._waiting.pop()
-        self._waiting.append((times, ends))
+        self._waiting.append((times, ends, ids))
 
     def believe(self, handled: Mapping[str, int]) -> bool:
         """Believe the looks whose ends have been reached; return whether any was.
@@ -184,11 +188,20 @@ class UpstreamTimes:
         """
         believed = False
         while self._waiting:
-            times, ends = self._waiting[0]
+            times, ends, ids = self._waiting[0]
             if any(handled[topic] < end for topic, end in ends.items()):
                 break
             self._waiting.popleft()
             believed = True
+            if ids != self._ids:
+                # A topic that was created again may lack partitions; in an old answer about a topic that grew, they
+                # are there.
+                self._times = {
+                    feed: time_ms
+                    for feed, time_ms in self._times.items()
+                    if feed in times or ids[feed[0]] == self._ids[feed[0]]
+                }
+                self._ids = ids
             for feed, time_ms in times.items():
                 self._times[feed] = max(time_ms, self._times.get(feed, UNKNOWN_MS))
         if believed and self._times:

@@ -133,8 +133,8 @@ def renew_a_waiting_time_alone(patch: Patch) -> None:
     edits = (
         ("    if len(self._waiting) >= MOST_LOOKS:\n        self._waiting.pop()\n", ""),
         (
-            "self._waiting.append((times, ends))",
-            "self._waiting.append((times, self._waiting.pop()[1] if len(self._waiting) >= MOST_LOOKS else ends))",
+            "self._waiting.append((times, ends, ids))",
+            "self._waiting.append((times, self._waiting.pop()[1] if len(self._waiting) >= MOST_LOOKS else ends, ids))",
         ),
     )
     patch.setattr(UpstreamTimes, "looked", rewritten(UpstreamTimes.looked, *edits))

@@ -96,7 +96,7 @@ class Shape:
         )
 
     def with_features(self, features: frozenset[str], random: Random) -> Shape:
-        """Return one that has the features: a kind, ordered, idle, wall, warned, stopped, failing."""
+        """Return one that has the features: a kind, ordered, idle, wall, warned, stopped, failing, paused."""
         kind = next((name for name in (*KINDS, ONE_MANY) if name in features), self.kind)
         has_direct = self.has_direct or kind in ("join", ONE_MANY)
         if "ordered" in features:

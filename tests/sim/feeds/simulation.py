@@ -22,10 +22,12 @@ from typing import Any
 import msgspec
 
 from actors._core.partitioner import MURMUR2
+from actors._core.task.pauses import Pause
 from actors._faust.setup import Setup
 from actors.ports import TopicPartition
 from actors.runtime import worker
 from actors.runtime.commands import CONTROL_HEADER, Command
+from actors.runtime.task.task import Task
 from actors.runtime.virtual_time import StuckError
 from actors.testing.driving import SimTopics, make_topics, record_stores
 from actors.testing.fakes.cluster import EPOCH_MS
@@ -159,6 +161,10 @@ class FeedNemesis(Nemesis):
         if "failing" in world.features:
             more.append(self.fail)
             kinds = [*kinds, "fail"]
+        if "paused" in world.features:
+            more.append(self.pause_actor)
+            kinds = [*kinds, "pause_actor"]
+        self._paused: list[Task] = []
         self._grow = run.grow
         super().__init__(world, machines, random, kinds=kinds, further=more)
 
@@ -184,6 +190,28 @@ class FeedNemesis(Nemesis):
         """The first stage raises for a while, for some records and what they led to."""
         self._world.is_failing = True  # type: ignore[attr-defined]
         self._after(self._random.uniform(0.5, 6.0), lambda: setattr(self._world, "is_failing", False))
+
+    def pause_actor(self) -> None:
+        """Somebody pauses an actor, or some of its tasks, for a while."""
+        tasks = [task for node in self._nodes if node.is_up and node.worker for task in node.worker.tasks]
+        if not tasks:
+            return
+        name = self._random.choice(sorted({task.spec.name for task in tasks}))
+        pause = Pause(actor=name, partition=None, is_paused=True, at_ms=0, by="somebody")
+        chosen = [task for task in tasks if task.spec.name == name and self._random.random() < 0.7]
+        for task in chosen:
+            task.pause(pause)
+        self._paused += chosen
+        self._world.audit.note(f"PAUSES {', '.join(task.name for task in chosen)}")
+        self._after(self._random.choice((1.0, 6.0, 20.0)), self._resume)
+
+    def _resume(self) -> None:
+        while self._paused:
+            self._paused.pop().pause(None)
+
+    def heal(self) -> None:
+        super().heal()
+        self._resume()
 
     def slow_look(self) -> None:
         """Answers of all kinds take their time."""
@@ -241,7 +269,7 @@ class Run:
         self._producing: list[asyncio.Task[None]] = []
         self.machines = [Machine(self.world, f"w{number}") for number in range(random.randint(1, 3))]
         kinds = random.sample(FAULTS, random.randint(0, 6)) if faults is None else faults
-        has_faults = bool(kinds) or "failing" in features
+        has_faults = bool(kinds) or not features.isdisjoint(("failing", "paused"))
         self._nemesis = FeedNemesis(self, Random(f"{seed} faults"), kinds) if has_faults else None
         self.judge = Judge(self.world, self.counted)
         self.notes.note(f"{shape}, {self._partitions} partitions, {self._clicks} of clicks, faults {kinds}")

@@ -121,6 +121,25 @@ def test_a_partition_without_a_commit_holds_and_so_does_a_new_one() -> None:
     assert times.least == (UNKNOWN_MS, ("in", 2))
 
 
+def test_a_partition_that_a_topic_lacks_since_it_was_created_again_holds_nothing() -> None:
+    times = UpstreamTimes({"hop": ("in",)})
+
+    def believe(output_ms: list[int], topic_id: str) -> tuple[int, tuple[str, int] | None]:
+        marks = {("in", number): TimeMark(output_ms=time_ms) for number, time_ms in enumerate(output_ms)}
+        counts = {"in": len(output_ms)}
+        times.looked(look(0.0, marks=marks, ends={("hop", 3): (0, 0)}, counts=counts, ids={"in": topic_id}), 3)
+        times.believe({"hop": 0})
+        return times.least
+
+    assert believe([70, 90, 50], "first") == (50, ("in", 2))
+    # A broker that doesn't know of the growth yet: the partition is there.
+    assert believe([80, 95], "first") == (50, ("in", 2))
+    assert believe([85, 97], "second") == (85, ("in", 0))
+    # A broker that doesn't know of the new topic yet: what isn't known holds.
+    assert believe([70, 90, UNKNOWN_MS], "first") == (UNKNOWN_MS, ("in", 2))
+    assert believe([99, 98], "second") == (98, ("in", 1))
+
+
 def test_the_oldest_look_stays_and_the_newest_is_replaced_whole() -> None:
     times = UpstreamTimes({"hop": ("in",)})
     for number in range(MOST_LOOKS + 2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from asyncio import Event, sleep
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +21,7 @@ from actors.ports import Committed, LookAnswer, TopicPartition
 from actors.runtime import looks
 from actors.runtime.observe.feeds import HeldTimes
 from actors.testing import ActorTestDriver
+from actors.testing.fakes.ports import FakeGroupView
 from tests.unit.runtime.observe.test_meters import seen
 
 NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)
@@ -115,6 +117,26 @@ def test_a_partition_of_1970_holds_while_it_has_traffic_and_is_named() -> None:
         driver.settle()
         assert [window for window in stages.closed if window[0] >= 0] == [(start, 20) for start in range(0, 50, 10)]
         assert driver.late("count") == {"tens": 0}
+
+
+def test_a_partition_that_is_gone_with_its_topic_holds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages, look = Stages("send"), FakeGroupView.look
+
+    async def without_the_last(self: Any, *asked: Any) -> LookAnswer:
+        answer = await look(self, *asked)
+        clicks = replace(answer.topics["clicks"], topic_id=str(uuid.UUID(int=2)), partitions=2)
+        return replace(answer, topics={**answer.topics, "clicks": clicks})
+
+    with stages.driver() as driver:
+        for number in range(60):
+            driver.post(stages.clicks, key="k", value="slow", timestamp_ms=NOON_MS - 60 * SECOND, partition=2)
+            for partition in (0, 1):
+                stages.post(driver, NOON_MS + number * SECOND, partition)
+        driver.advance(20, settle=False)
+        assert stages.closed == []
+        monkeypatch.setattr(FakeGroupView, "look", without_the_last)
+        driver.advance(20, settle=False)
+        assert [start for start, _ in stages.closed if start >= 0] == [0, 10, 20, 30, 40]
 
 
 def test_an_upstream_with_a_thousand_partitions() -> None:

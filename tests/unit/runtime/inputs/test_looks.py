@@ -1,4 +1,4 @@
-"""What event time costs: no look where no task follows another one, and no transaction at rest."""
+"""What event time costs: no look where no task follows another one, no transaction at rest, and little delay."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 
 from actors import App, Context, Tumbling, aggregates
 from actors._core.group.members import TaskId
+from actors._core.partitioner import MURMUR2
 from actors._core.task.commit import CommitMark, parse_mark
 from actors.ports import TopicPartition
 from actors.runtime.inputs.task_time import TaskTime
-from actors.testing import ActorTestDriver
+from actors.testing import ActorTestDriver, machine
 from actors.testing.fakes.ports import FakeGroupView
 
 NOON = datetime(2031, 1, 1, 12, tzinfo=UTC)
@@ -45,16 +46,17 @@ class Clicks:
         self.views = self.app.topic("views", key_type=str, value_type=str)
         self.closed: list[int] = []
 
-    def windows(self, *topics: Any, **options: Any) -> None:
-        tens = self.app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.count())
+    def windows(self, *topics: Any, span_s: int = 10, on_close: Callable[[Any], object] = bool, **options: Any) -> None:
+        tens = self.app.window_store("tens", Tumbling(seconds=span_s), aggregate=aggregates.count())
 
         @self.app.actor(*topics, stores=[tens], name="count", **options)
         async def count(ctx: Context, _: str) -> None:
             tens.add(ctx.key, 1)
 
         @tens.on_close
-        def close(ctx: Context, window: object, number: int) -> None:
+        def close(ctx: Context, window: Any, number: int) -> None:
             self.closed.append(number)
+            on_close(window)
 
     def send_all(self, driver: ActorTestDriver) -> None:
         for seconds in range(40):
@@ -177,3 +179,39 @@ def foremost(driver: ActorTestDriver) -> tuple[TopicPartition | None, int]:
     task = driver._worker.task_of(TaskId("count", 0))  # type: ignore[union-attr]
     time: TaskTime = task.time  # type: ignore[assignment, union-attr]
     return time.foremost
+
+
+STEP_S = 0.1
+HOMES = [next(key for key in map(str, range(99)) if MURMUR2.home(key.encode(), 3) == home) for home in range(3)]
+
+
+@pytest.mark.parametrize("begin_s", [0.0, 0.23])
+@pytest.mark.parametrize(("seldom", "most_s"), [(1, 0.6), (17, 3.0), (47, 3.0)], ids=["steady", "1.7 s", "4.7 s"])
+def test_a_result_behind_a_hop_comes_soon(
+    seldom: int, most_s: float, begin_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One partition has a record for each `seldom` of the others. The time is virtual, of looks and silences alone."""
+    world, delays_s = Clicks(), list[float]()
+
+    def closed(window: Any) -> None:
+        delays_s.append(driver.now_s - first_s - (window.end_ms - NOON_MS) / 1_000)
+
+    world.windows(world.clicks, span_s=1, by=lambda key: key, on_close=closed)
+    # The driver has no silence otherwise.
+    feeds_of = machine.replace
+
+    def replaced(of: Any, **changes: Any) -> Any:
+        return feeds_of(of, **{name: change for name, change in changes.items() if name != "idle_after_s"})
+
+    monkeypatch.setattr(machine, "replace", replaced)
+    with ActorTestDriver(world.app, now=NOON, partitions=3) as driver:
+        driver.advance(begin_s, settle=False)
+        first_s = driver.now_s
+        for step in range(150):
+            at_ms = NOON_MS + round(step * STEP_S * 1_000)
+            for home, key in enumerate(HOMES):
+                if home or step % seldom == 0:
+                    driver.post(world.clicks, key=key, value=key, timestamp_ms=at_ms)
+            driver.advance(STEP_S, settle=False)
+    assert len(delays_s) > 25
+    assert 0.0 < max(delays_s) <= most_s

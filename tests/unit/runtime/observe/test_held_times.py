@@ -15,12 +15,15 @@ import pytest
 from actors import App, Context, Tumbling, aggregates
 from actors._core.task.pauses import Release, release_key
 from actors._kafka.admin.owners import KafkaOwners
+from actors.cli.cluster import TaskRow, _as_told
 from actors.errors import HandlerFailedError
 from actors.runtime.observe.feeds import CLOCK_BEHIND_MS, HeldTimes
 from actors.runtime.observe.status import FeedStatus, InputStatus, TaskStatus, WorkerStatus
 from actors.runtime.pauses import LOOK_S, follow_pauses
 from actors.testing import ActorTestDriver
 from actors.testing.fakes.ports import FakeLogs
+from actors.web.dashboard.group import Report, Seen
+from actors.web.dashboard.waiting import Waiting
 from tests.unit.runtime.observe.test_meters import seen
 
 NOON_MS = 1_700_049_600_000
@@ -77,6 +80,15 @@ def test_a_halted_partition_upstream_is_named() -> None:
             assert text.startswith("waits for clicks[2], which is at 2023-11-15T12:00:")
             assert "actor forward is halted there: clicks[2] offset" in text
         assert HeldTimes([], 0).text(count_of(status)[0]).endswith(": no worker that answers has this partition")
+
+
+def test_faust_actors_shows_what_a_running_partition_waits_for() -> None:
+    with Stages().held() as driver:
+        status = seen(driver)
+        row = TaskRow(actor="count", topic="moved", stores=("tens",), partition=count_of(status)[0].partition)
+        told = _as_told(row, Seen("w", "", Report(status, Waiting())), HeldTimes([status], status.at_ms))
+        assert told.state == "running"
+        assert told.reason.startswith("waits for clicks[2], which is at 2023-11-15T12:00:")
 
 
 def test_nothing_is_held_where_all_go_on_or_rest() -> None:

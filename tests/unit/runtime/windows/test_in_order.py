@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -227,3 +227,44 @@ def test_windows_behind_records_in_order_close() -> None:
             driver.post(topic, key="a", value=str(seconds), timestamp_ms=NOON_MS + seconds * 1_000)
         driver.settle()
     assert closed == [["1", "3", "5"], ["11"]]
+
+
+@pytest.mark.parametrize("history", [None, timedelta(hours=1)], ids=["latest", "history"])
+@pytest.mark.parametrize("order", range(4))
+def test_the_first_the_last_and_the_row_of_the_time_depend_on_no_order_of_arrival(
+    order: int, history: timedelta | None
+) -> None:
+    app, chance = App("shop", broker="kafka://127.0.0.1:1"), random.Random(order)
+    left, right, prices = (app.topic(name, key_type=str, value_type=int) for name in ("left", "right", "prices"))
+    first, last = (app.store(name, key_type=str, value_type=int) for name in ("first", "last"))
+    table = app.table(prices, history=history)
+    priced: dict[int, int | None] = {}
+
+    @app.actor(left, right, order="time", stores=[first, last, table])
+    async def work(ctx: Context, number: int) -> None:
+        first.put_if_absent(ctx.key, number)
+        last.set(ctx.key, number)
+        priced[number] = table.get(ctx.key) if history is None else table.get(ctx.key, as_of=ctx.timestamp_ms)
+
+    rows: dict[Any, list[tuple[str, int, int]]] = {left: [], right: [], prices: []}
+    wanted: dict[int, int | None] = {}
+    places: dict[str, list[int]] = {}
+    held: dict[str, int] = {}
+    for number in range(120):
+        topic, key = chance.choice(list(rows)), chance.choice("abcd")
+        rows[topic].append((key, number, NOON_MS - 200_000 + number * 1_000))
+        if topic is prices:
+            held[key] = number
+        else:
+            wanted[number] = held.get(key)
+            places.setdefault(key, []).append(number)
+    with ActorTestDriver(app, now=NOON, partitions=2) as driver:
+        # The topics are written one after the other, and what is there is handled, but none is silent before its end.
+        for topic in chance.sample(list(rows), len(rows)):
+            for key, number, at_ms in rows[topic]:
+                driver.post(topic, key=key, value=number, timestamp_ms=at_ms)
+            driver.advance(0.02, settle=False)
+        driver.settle()
+        assert priced == wanted
+        assert driver.items(first) == {key: numbers[0] for key, numbers in places.items()}
+        assert driver.items(last) == {key: numbers[-1] for key, numbers in places.items()}
