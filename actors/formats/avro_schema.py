@@ -156,11 +156,16 @@ class _Deriver:
             return self._record(
                 getattr(info, "cls", None),
                 (
-                    (field.encode_name, partial(self._info, field.type), field.required, _default(field))
+                    (field.encode_name, partial(self._part, field), field.required, _default(field))
                     for field in info.fields
                 ),
             )
         return self._none(info)
+
+    def _part(self, field: inspect.Field) -> Any:
+        schema = self._info(field.type)
+        arms = schema if isinstance(schema, list) else [schema]
+        return ["null", *arms] if is_left_out(field) and "null" not in arms else schema
 
     def _annotated(self, info: inspect.Metadata) -> Any:
         if isinstance(info.type, inspect.DecimalType):
@@ -188,10 +193,16 @@ class _Deriver:
         raise ConfigurationError(f"{shown} has no Avro schema: give one with schema=")
 
 
-def _default(field: Any) -> Any:
-    if field.default_factory in (list, dict):
+def _default(field: inspect.Field) -> Any:
+    if field.default_factory in (list, dict, set):
         return field.default_factory()
-    return field.default
+    return None if is_left_out(field) else field.default
+
+
+def is_left_out(field: inspect.Field) -> bool:
+    """Return whether a value may lack a field, for which Avro has null."""
+    is_missing = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
+    return not field.required and (is_missing or field.default is msgspec.UNSET)
 
 
 def record_name(class_: Any) -> str:
