@@ -7,6 +7,7 @@ header      the same before the content, or magic byte 1 and the sixteen bytes o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
 from uuid import UUID
 
@@ -111,23 +112,23 @@ class RegistryFormat:
         plain, _ = strip_optional(type_)
         try:
             framed = Framed(self, self.shape(plain, place), place, app)
-            arms = self.arms(plain)
-            written = (
-                OneOf({arm: Framed(self, self.shape(arm, place), place, app) for arm in arms}) if arms[1:] else framed
-            )
+            arms = {arm: Framed(self, self.shape(arm, place), place, app) for arm in self.arms(plain)}
         except ImportError as error:
             raise ConfigurationError(f"{self!r}: {error}: pip install 'faust-actors[formats]'") from error
         has_header = self.ids == "header" and not place.is_state
         reads_header = place.part == "value" and not place.is_state
-        if has_header and place.part == "key" and written is not framed:
+        if has_header and place.part == "key" and len(arms) > 1:
             raise ConfigurationError(f"{self!r}: keys of several types need the ids of their schemas: ids='prefix'")
+        encode, headers = "encode_bare" if has_header else "encode", "headers" if has_header else "no_headers"
+        # Hot: one type is written without a look at its value's.
+        method = partial(_by_type, arms) if len(arms) > 1 else partial(getattr, framed)
         return Codec(
             framed.decode_bare if has_header and place.part == "key" else framed.decode,
-            written.encode_bare if has_header else written.encode,
+            method(encode),
             f"{getattr(plain, '__name__', plain)} as {self!r}",
             origin=(plain, place, self),
             frame=framed.frame if reads_header else None,
-            headers=None if place.is_state else written.headers if has_header else framed.no_headers,
+            headers=None if place.is_state else method(headers),
         )
 
     def arms(self, type_: Any) -> tuple[Any, ...]:
@@ -150,30 +151,17 @@ def type_is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-class OneOf:
-    """Values of several types, which are written with a schema and a subject each."""
+def _by_type(arms: Mapping[Any, Framed], method: str) -> Callable[[Any], Any]:
+    """Return a method that is called on what stands for the type of its value."""
+    methods = {arm: getattr(framed, method) for arm, framed in arms.items()}
 
-    def __init__(self, arms: Mapping[Any, Framed]) -> None:
-        self._arms = arms
-
-    def encode(self, value: Any) -> bytes:
-        """Return a value's bytes with the id of its type's schema."""
-        return self._of(value).encode(value)
-
-    def encode_bare(self, value: Any) -> bytes:
-        """Return a value's bytes without the id."""
-        return self._of(value).encode_bare(value)
-
-    def headers(self, value: Any) -> list[tuple[str, bytes | None]]:
-        """Return the header with the id of the schema of a value's type."""
-        return self._of(value).headers(value)
-
-    def _of(self, value: Any) -> Framed:
-        framed = self._arms.get(type(value))
-        if framed is None:
-            names = ", ".join(arm.__name__ for arm in self._arms)
+    def called(value: Any) -> Any:
+        if type(value) not in methods:
+            names = ", ".join(arm.__name__ for arm in arms)
             raise CodecError(f"expected one of {names}, got {type(value).__name__}")
-        return framed
+        return methods[type(value)](value)
+
+    return called
 
 
 class Framed:

@@ -6,23 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-_TYPES = {
-    1: "double",
-    2: "float",
-    3: "int64",
-    4: "uint64",
-    5: "int32",
-    6: "fixed64",
-    7: "fixed32",
-    8: "bool",
-    9: "string",
-    12: "bytes",
-    13: "uint32",
-    15: "sfixed32",
-    16: "sfixed64",
-    17: "sint32",
-    18: "sint64",
-}
 _GROUP, _REPEATED, _REQUIRED = 10, 3, 2
 _END = 1 << 29
 
@@ -101,7 +84,7 @@ def _label(field: Any, syntax: str) -> str:
 def _declared(field: Any, label: str) -> str:
     options = []
     if field.HasField("default_value"):
-        is_text = _TYPES.get(field.type) in ("string", "bytes")
+        is_text = _kind(field) in ("string", "bytes")
         options.append(f"default = {json.dumps(field.default_value) if is_text else field.default_value}")
     options += [
         f"{name} = {str(getattr(field.options, name)).lower()}"
@@ -112,7 +95,7 @@ def _declared(field: Any, label: str) -> str:
 
 
 def _kind(field: Any) -> str:
-    return _TYPES.get(field.type) or str(field.type_name)
+    return str(field.type_name) or str(type(field).Type.Name(field.type)).removeprefix("TYPE_").lower()
 
 
 def _enum(enum: Any) -> Iterator[str]:
