@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from actors._core.unions import arms_of
 from actors.declare.values.codecs import Place
 from actors.errors import ConfigurationError
 from actors.formats.framing import Read, RegistryFormat
-from actors.formats.proto_text import proto_text
+from actors.formats.proto_text import names_of, proto_text
 from actors.formats.registry import Schema, SchemaType
 
 _FIRST: tuple[int, ...] = (0,)
 MAX_INDEX = 64
 """How deep messages are declared in each other, at most."""
 _BUILT_IN = ("google/protobuf/", "confluent/")
-_TOKEN = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""  # what may hold anything
-    r"|\bmessage\s+(?P<message>\w+)\s*\{|\bgroup\s+(?P<group>\w+)\s*=[^{;]*\{|\b(?P<map>map)\s*<"
-    r"|\bpackage\s+(?P<package>[\w.]+)\s*;|(?P<open>\{)|(?P<close>\})",
-    re.DOTALL,
-)
 
 
 class Protobuf(RegistryFormat):
@@ -64,7 +56,7 @@ class MessagesShape:
 
     def reader(self, schema: Schema) -> Read:
         """Return what reads messages of a schema."""
-        names = dict(_names_of(schema.text))
+        names = names_of(schema.text)
         reads = {name: shape.reader(schema) for name, shape in self._shapes.items()}
 
         def read_value(raw: bytes, start: int) -> Any:
@@ -92,7 +84,7 @@ class ProtobufShape:
     def reader(self, schema: Schema) -> Read:
         """Return what reads messages of a schema."""
         parse, record, floats = self._type.FromString, self.record, self._floats
-        names = dict(_names_of(schema.text))
+        names = names_of(schema.text)
 
         def read_value(raw: bytes, start: int) -> Any:
             if raw[start : start + 1] == b"\0":
@@ -139,51 +131,6 @@ def _index_of(descriptor: Any) -> tuple[int, ...]:
     beside = descriptor.file.message_types_by_name.values() if around is None else around.nested_types
     place = [message.full_name for message in beside].index(descriptor.full_name)
     return (place,) if around is None else (*_index_of(around), place)
-
-
-def _names_of(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield the messages of a schema, a `.proto` file or base64 of its descriptor, by their places."""
-    try:
-        raw = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        yield from _names_in(text)
-        return
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-
-    file = FileDescriptorProto.FromString(raw)
-    waiting: list[tuple[tuple[int, ...], str, Any]] = [
-        ((place,), _dotted(file.package, message.name), message) for place, message in enumerate(file.message_type)
-    ]
-    while waiting:
-        index, name, message = waiting.pop()
-        yield index, name
-        waiting += [((*index, place), f"{name}.{inner.name}", inner) for place, inner in enumerate(message.nested_type)]
-
-
-def _names_in(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
-    package, counts, blocks = "", [0], list[str | None]()
-    for token in _TOKEN.finditer(text):
-        name = token["message"] or token["group"]
-        if token["package"]:
-            package = token["package"]
-        elif name or token["map"]:
-            # A map is a list of messages, which have a place too.
-            place, counts[-1] = counts[-1], counts[-1] + 1
-            if name:
-                outer = [block for block in blocks if block is not None]
-                counts.append(0)
-                blocks.append(f"{name}/{place}")
-                inner = [*outer, blocks[-1]]
-                parts = [str(block).partition("/") for block in inner]
-                yield tuple(int(part[2]) for part in parts), _dotted(package, ".".join(part[0] for part in parts))
-        elif token["open"]:
-            blocks.append(None)
-        elif token["close"] and blocks and blocks.pop() is not None:
-            counts.pop()
-
-
-def _dotted(package: str, name: str) -> str:
-    return f"{package}.{name}" if package else name
 
 
 def _varint(number: int) -> bytes:
