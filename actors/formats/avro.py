@@ -69,8 +69,8 @@ class AvroShape:
     infix = b""
 
     def __init__(self, type_: Any, schema: Any, *, is_key: bool) -> None:
-        self._own = None if schema is None else _with_read_defaults(_parsed(schema, {}))
         self.schema = None if schema is None else Schema(json.dumps(schema))
+        self._own = None if self.schema is None else _with_read_defaults(parsed(self.schema, {}))
         self.record = _name_of(self._own) or str(getattr(type_, "__name__", "value"))
         self._data: PlainData = plain_data(type_, is_key=is_key)
         infos = list(_infos_of(type_))
@@ -86,9 +86,7 @@ class AvroShape:
         import fastavro
 
         named: dict[str, Any] = {}
-        for text in schema.resolved.values():
-            _parsed(json.loads(text), named)
-        writers = _parsed(json.loads(schema.text), named)
+        writers = parsed(schema, named)
         own = None if self._own is None or _content_of(writers) == _content_of(self._own) else self._own
         walk, read, load, tags = Walk(writers, named), fastavro.schemaless_reader, self._data.load, self._tags
         sparse = self._sparse
@@ -115,9 +113,7 @@ class AvroShape:
         import fastavro
 
         named: dict[str, Any] = {}
-        for text in schema.resolved.values():
-            _parsed(json.loads(text), named)
-        own = _with_read_defaults(_parsed(json.loads(schema.text), named))
+        own = _with_read_defaults(parsed(schema, named))
         write, dump, tags = fastavro.schemaless_writer, self._data.dump, self._tags
         is_hinted = self._is_hinted
         is_recursive = Walk(own, named).is_needed
@@ -133,10 +129,13 @@ class AvroShape:
         return write_value
 
 
-def _parsed(schema: Any, named: dict[str, Any]) -> Any:
+def parsed(schema: Schema, named: dict[str, Any]) -> Any:
+    """Return a schema as fastavro takes it, and put the types that it and those that it uses name into `named`."""
     import fastavro
 
-    return fastavro.parse_schema(schema, named_schemas=named)
+    for text in schema.resolved.values():
+        fastavro.parse_schema(json.loads(text), named_schemas=named)
+    return fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
 
 
 def _with_read_defaults(schema: Any) -> Any:

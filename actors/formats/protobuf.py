@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from actors._core.unions import arms_of
 from actors.declare.values.codecs import Place
 from actors.errors import ConfigurationError
-from actors.formats.framing import Read, RegistryFormat
+from actors.formats.framing import Read, RegistryFormat, read_varint
 from actors.formats.proto_text import names_of, proto_text
 from actors.formats.registry import Schema, SchemaType
 
@@ -142,40 +142,28 @@ def _varint(number: int) -> bytes:
 
 
 def _read_index(raw: bytes, start: int) -> tuple[tuple[int, ...], int]:
-    count, at = _read_varint(raw, start)
+    count, at = read_varint(raw, start, "its message index")
     if not 0 <= count <= MAX_INDEX:
         raise ValueError(f"its message index has {count} numbers")
     index = []
     for _ in range(count):
-        number, at = _read_varint(raw, at)
+        number, at = read_varint(raw, at, "its message index")
         index.append(number)
     return tuple(index) or (0,), at
-
-
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 35, 7):
-        if at >= len(raw):
-            break
-        number |= (raw[at] & 127) << shift
-        at += 1
-        if raw[at - 1] < 128:
-            return (number >> 1) ^ -(number & 1), at
-    raise ValueError("it ends in its message index")
 
 
 def _has_floats(descriptor: Any, seen: set[str]) -> bool:
     if descriptor.full_name in seen:
         return False
     seen.add(descriptor.full_name)
-    return any(
-        _is_float(field) or (field.message_type is not None and _has_floats(field.message_type, seen))
-        for field in descriptor.fields
-    )
+    return any(_holds_floats(field, seen) for field in descriptor.fields)
 
 
-def _is_float(field: Any) -> bool:
-    return field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT)
+def _holds_floats(field: Any, seen: set[str]) -> bool:
+    message = field.message_type
+    if message is None:
+        return field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT)
+    return _has_floats(message, seen)
 
 
 def _floats_of(descriptor: Any, known: dict[str, list[Any]]) -> list[Any]:
@@ -186,7 +174,7 @@ def _floats_of(descriptor: Any, known: dict[str, list[Any]]) -> list[Any]:
             message = field.message_type
             if message is not None and message.GetOptions().map_entry:
                 message = message.fields_by_name["value"].message_type
-            if _is_float(field) or (field.message_type is not None and _has_floats(field.message_type, set())):
+            if _holds_floats(field, set()):
                 fields.append((field, None if message is None else _floats_of(message, known)))
     return known[descriptor.full_name]
 

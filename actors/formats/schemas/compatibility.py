@@ -11,6 +11,7 @@ from typing import Any
 
 from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
+from actors.formats.avro import parsed
 from actors.formats.proto_text import Fields, messages_of
 from actors.formats.registry import Schema
 
@@ -83,12 +84,8 @@ class _Avro:
 
     @staticmethod
     def _parsed(schema: Schema, names: dict[str, Any]) -> Any:
-        import fastavro
-
         try:
-            for text in schema.resolved.values():
-                fastavro.parse_schema(schema_json(text), named_schemas=names)
-            return fastavro.parse_schema(schema_json(schema.text), named_schemas=names)
+            return parsed(schema, names)
         except Exception as error:
             raise ValueError(f"a schema isn't one of Avro ({text_of(error)}): {schema.text[:80]!r}") from error
 
