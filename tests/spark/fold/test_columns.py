@@ -122,7 +122,7 @@ def test_the_record_that_counts_the_rows_of_a_key_is_no_value(spark: SparkSessio
     assert [row["value_columns"] and row["value_columns"]["owner"] for row in frame.collect()] == [None, "ada"]
 
 
-def test_windows_have_columns_and_records_of_their_progress_and_headers_have_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_windows_have_columns_and_their_progress_and_headers_have_none(spark: SparkSession, tmp_path: Path) -> None:
     old, _, schemas = bytes_and_schemas()
     [own] = schemas.values()
     file = written(tmp_path, {"windows": own | {"has_windows": True}}, "log")
