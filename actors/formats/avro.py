@@ -208,12 +208,12 @@ def _is_of(info: Any, data: Any) -> bool:
     if isinstance(info, inspect.UnionType):
         return any(_is_of(arm, data) for arm in info.types)
     if data is None:
-        return isinstance(info, inspect.NoneType | inspect.AnyType) or None in getattr(info, "values", ())
+        return isinstance(info, inspect.NoneType | inspect.AnyType) or bool(None in getattr(info, "values", ()))
     if isinstance(data, list):
         return hasattr(info, "item_type")
     tag = getattr(info, "tag", None)
     has_fields = hasattr(info, "fields") and (tag is None or data.get(info.tag_field) == tag)
-    return isinstance(data, dict) and (has_fields or hasattr(info, "value_type"))
+    return isinstance(data, dict) and bool(has_fields or hasattr(info, "value_type"))
 
 
 def _tagged(data: Any, tags: Mapping[str, tuple[str, Any]]) -> Any:

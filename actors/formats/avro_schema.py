@@ -194,7 +194,7 @@ class _Deriver:
         raise ConfigurationError(f"{shown} has no Avro schema: give one with schema=")
 
 
-def _default(field: inspect.Field) -> Any:
+def _default(field: Any) -> Any:
     if field.default_factory in (list, dict, set):
         return field.default_factory()
     return None if is_left_out(field) else field.default
