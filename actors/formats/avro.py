@@ -186,8 +186,11 @@ def _infos_of(type_: Any) -> Iterator[Any]:
 
 def _without_nulls(data: Any, info: Any) -> Any:
     """Return what was read without the nulls of fields that were left out."""
+    if isinstance(info, inspect.Metadata):
+        return _without_nulls(data, info.type)
     if isinstance(info, inspect.UnionType):
-        info = next((arm for arm in info.types if _is_of(arm, data)), info)
+        arm = next((arm for arm in info.types if _is_of(arm, data)), None)
+        return data if arm is None else _without_nulls(data, arm)
     if isinstance(data, list) and hasattr(info, "item_type"):
         return [_without_nulls(part, info.item_type) for part in data]
     if not isinstance(data, dict):
@@ -205,6 +208,8 @@ def _without_nulls(data: Any, info: Any) -> Any:
 
 def _is_of(info: Any, data: Any) -> bool:
     """Return whether a list, a dict or a null may be of a type."""
+    if isinstance(info, inspect.Metadata):
+        return _is_of(info.type, data)
     if isinstance(info, inspect.UnionType):
         return any(_is_of(arm, data) for arm in info.types)
     if data is None:

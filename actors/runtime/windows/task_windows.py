@@ -551,12 +551,12 @@ class TaskWindows:
         found.clear()
         with reading(self._state.home, closing.store):
             # Of an error that a policy skips, the row would be taken out once more.
-            state, record, headers = ctx._working("on_close"), ctx._record, list[tuple[str, bytes]]()
-            if self.carried is not None:
-                headers = self.carried.of_close(state, closing.store.rows, row)
+            state, record = ctx._working("on_close"), ctx._record
+            if self.carried is not None and isinstance(record, InternalRecord):
+                record.headers = self.carried.of_close(state, closing.store.rows, row)
             what = closing.closes.take(state, row, found)
         if what and isinstance(record, InternalRecord):
-            record.what, record.headers = f"the close of {what} of store {closing.store.name}", headers
+            record.what = f"the close of {what} of store {closing.store.name}"
         return bool(what)
 
     def _comes_before(self, other: _Closing, place: _Order) -> bool:
