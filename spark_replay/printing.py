@@ -89,6 +89,8 @@ def row_key(raw: bytes | bytearray | None, *, has_windows: bool = False) -> str:
         b"w": f"the window from {moment(time)} ({time} ms)",
         b"k": f"the windows of segment {time}",
         b"e": f"the close of what ends at {moment(time)} ({time} ms)",
+        b"W": f"the headers for the window from {moment(time)} ({time} ms)",
+        b"E": f"the headers for what ends at {moment(time)} ({time} ms)",
         b"c": f"the intervals for which the window up to {moment(time)} ({time} ms) waits",
         b"j": f"the {which} records of segment {time}",
         b"u": f"a {which} record without a match up to {moment(time)} ({time} ms)",
@@ -97,7 +99,7 @@ def row_key(raw: bytes | bytearray | None, *, has_windows: bool = False) -> str:
 
 
 def row_value(raw: bytes | bytearray | None, *, has_windows: bool = False) -> str:
-    """Return the value of a row as text: each window of a list with its bounds, each record of a join with its time."""
+    """Return the value of a row as text: windows with their bounds, records of a join with their times, headers."""
     value = b"" if raw is None else bytes(raw)
     if not has_windows or not value:
         return printable(raw)
@@ -108,6 +110,9 @@ def row_value(raw: bytes | bytearray | None, *, has_windows: bool = False) -> st
             return "; ".join(map(str, msgspec.msgpack.decode(value[LIST_AT:], type=list[_Window])))
         if value[:1] == b"c":
             return "; ".join(map(str, msgspec.msgpack.decode(value[LIST_AT:], type=list[_Kept])))
+        if value[:1] == b"h":
+            headers = msgspec.msgpack.decode(value[1:], type=list[tuple[str, bytes]])
+            return "; ".join(f"{name}: {printable(content)}" for name, content in headers)
     except (*MALFORMED, msgspec.MsgspecError):
         # Cut for the report, or damaged.
         return printable(raw)

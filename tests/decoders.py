@@ -309,6 +309,11 @@ DECODERS: dict[str, Decoder] = {
     "decode_versions": Decoder(
         versions.decode_versions, (msgspec.msgpack.encode([(1, 2, b"v"), (2, 3, None)]),), (ValueError,)
     ),
+    "row_value headers": Decoder(
+        lambda raw: printing.row_value(join_rows.HEADERS + raw, has_windows=True),
+        (join_rows.encode_headers([("tenant", b"v")])[1:],),
+    ),
+    "decode_headers": Decoder(join_rows.decode_headers, (join_rows.encode_headers([("tenant", b"v")]),), (ValueError,)),
     "decode_early": Decoder(
         join_rows.decode_early, (join_rows.encode_early(join_rows.Early(1, [], b"v")),), (ValueError,)
     ),

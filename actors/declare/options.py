@@ -99,7 +99,7 @@ class ActorOptions:
         tracing: make an OpenTelemetry span of each message, and pass its context on; takes the extra `tracing`, and a
             tracer provider that the process sets up.
         propagate_headers: the names of headers that each message passes on to what it leads to: what it sends, tells,
-            asks, schedules, and the results of its effects.
+            asks, schedules, the results of its effects, and the close of a window that it changed last.
         state_snapshot: where snapshots are, a folder or a URI as `s3://bucket/prefix`: stores that this worker's disk
             has nothing of begin from there and read only the changelog's tail. Also `STATE_SNAPSHOT` in the
             environment. URIs and `state_snapshot_every` take the extra `s3`.

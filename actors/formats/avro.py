@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
 
+from msgspec import inspect
+
 from actors.declare.values.codecs import UNTYPED, Place
 from actors.errors import ConfigurationError
-from actors.formats.avro_schema import MAX_DEPTH, Walk, depth_of, read_default, record_name, schema_of
+from actors.formats.avro_schema import MAX_DEPTH, Walk, depth_of, is_left_out, read_default, record_name, schema_of
 from actors.formats.data import PlainData, plain_data
 from actors.formats.framing import Read, RegistryFormat, Subject
 from actors.formats.registry import Schema, SchemaType
@@ -67,22 +69,27 @@ class AvroShape:
     infix = b""
 
     def __init__(self, type_: Any, schema: Any, *, is_key: bool) -> None:
-        self._own = None if schema is None else _with_read_defaults(_parsed(schema, {}))
         self.schema = None if schema is None else Schema(json.dumps(schema))
+        self._own = None if self.schema is None else _with_read_defaults(parsed(self.schema, {}))
         self.record = _name_of(self._own) or str(getattr(type_, "__name__", "value"))
         self._data: PlainData = plain_data(type_, is_key=is_key)
-        self._tags = _tags_of(type_)
+        infos = list(_infos_of(type_))
+        self._tags = {record_name(info.cls): (info.tag_field, info.tag) for info in infos if getattr(info, "tag", None)}
+        is_sparse = any(is_left_out(field) for info in infos for field in getattr(info, "fields", ()))
+        self._sparse = infos[0] if is_sparse else None
+        # In a union fastavro takes a tuple for a record and its name.
+        has_tuples = any(isinstance(arm, inspect.VarTupleType) for info in infos for arm in getattr(info, "types", ()))
+        self._is_hinted = bool(self._tags) or has_tuples or is_sparse
 
     def reader(self, schema: Schema) -> Read:
         """Return what reads content of a schema."""
         import fastavro
 
         named: dict[str, Any] = {}
-        for text in schema.resolved.values():
-            _parsed(json.loads(text), named)
-        writers = _parsed(json.loads(schema.text), named)
+        writers = parsed(schema, named)
         own = None if self._own is None or _content_of(writers) == _content_of(self._own) else self._own
         walk, read, load, tags = Walk(writers, named), fastavro.schemaless_reader, self._data.load, self._tags
+        sparse = self._sparse
         # A topic may have records of a union's arms, each with a schema of its own.
         arm = _name_of(writers)
         check: Callable[[bytes, int], None] | None = walk.check if walk.is_needed else None
@@ -97,7 +104,7 @@ class AvroShape:
                 raise ValueError(f"{len(raw) - stream.tell()} bytes are behind its end")
             if tags:
                 data = _tagged((arm, data) if arm and isinstance(data, dict) else data, tags)
-            return load(data)
+            return load(data if sparse is None else _without_nulls(data, sparse))
 
         return read_value
 
@@ -106,10 +113,9 @@ class AvroShape:
         import fastavro
 
         named: dict[str, Any] = {}
-        for text in schema.resolved.values():
-            _parsed(json.loads(text), named)
-        own = _with_read_defaults(_parsed(json.loads(schema.text), named))
+        own = _with_read_defaults(parsed(schema, named))
         write, dump, tags = fastavro.schemaless_writer, self._data.dump, self._tags
+        is_hinted = self._is_hinted
         is_recursive = Walk(own, named).is_needed
 
         def write_value(value: Any) -> bytes:
@@ -117,16 +123,19 @@ class AvroShape:
             if is_recursive and depth_of(data) >= MAX_DEPTH:
                 raise ValueError(f"it is deeper than {MAX_DEPTH} levels")
             stream = BytesIO()
-            write(stream, own, _hinted(data, own, tags, named) if tags else data)
+            write(stream, own, _hinted(data, own, tags, named) if is_hinted else data)
             return stream.getvalue()
 
         return write_value
 
 
-def _parsed(schema: Any, named: dict[str, Any]) -> Any:
+def parsed(schema: Schema, named: dict[str, Any]) -> Any:
+    """Return a schema as fastavro takes it, and put the types that it and those that it uses name into `named`."""
     import fastavro
 
-    return fastavro.parse_schema(schema, named_schemas=named)
+    for text in schema.resolved.values():
+        fastavro.parse_schema(json.loads(text), named_schemas=named)
+    return fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
 
 
 def _with_read_defaults(schema: Any) -> Any:
@@ -154,28 +163,59 @@ def _content_of(schema: Any) -> Any:
     return [_content_of(part) for part in schema] if isinstance(schema, list) else schema
 
 
-def _tags_of(type_: Any) -> dict[str, tuple[str, Any]]:
-    """Return by name of a record the tag that msgspec wants in its data."""
-    import msgspec
-
-    tags: dict[str, tuple[str, Any]] = {}
+def _infos_of(type_: Any) -> Iterator[Any]:
+    """Yield what msgspec says of a type and of its parts."""
     try:
-        waiting: list[Any] = [msgspec.inspect.type_info(type_)]
+        waiting: list[Any] = [inspect.type_info(type_)]
     except (TypeError, NameError):
-        return tags
+        return
     seen: set[int] = set()
     while waiting:
         info = waiting.pop()
         if id(info) in seen:
             continue
         seen.add(id(info))
-        tag = getattr(info, "tag", None)
-        if tag is not None:
-            tags[record_name(info.cls)] = (info.tag_field, tag)
+        yield info
         waiting += [getattr(info, name) for name in ("type", "item_type", "value_type") if hasattr(info, name)]
         waiting += [field.type for field in getattr(info, "fields", ())]
         waiting += [*getattr(info, "types", ()), *getattr(info, "item_types", ())]
-    return tags
+
+
+def _without_nulls(data: Any, info: Any) -> Any:
+    """Return what was read without the nulls of fields that were left out."""
+    if isinstance(info, inspect.Metadata):
+        return _without_nulls(data, info.type)
+    if isinstance(info, inspect.UnionType):
+        arm = next((arm for arm in info.types if _is_of(arm, data)), None)
+        return data if arm is None else _without_nulls(data, arm)
+    if isinstance(data, list) and hasattr(info, "item_type"):
+        return [_without_nulls(part, info.item_type) for part in data]
+    if not isinstance(data, dict):
+        return data
+    if hasattr(info, "value_type"):
+        return {name: _without_nulls(part, info.value_type) for name, part in data.items()}
+    fields = {field.encode_name: field for field in getattr(info, "fields", ())}
+    lacking = [name for name, field in fields.items() if is_left_out(field) and not _is_of(field.type, None)]
+    return {
+        name: _without_nulls(part, fields[name].type) if name in fields else part
+        for name, part in data.items()
+        if part is not None or name not in lacking
+    }
+
+
+def _is_of(info: Any, data: Any) -> bool:
+    """Return whether a list, a dict or a null may be of a type."""
+    if isinstance(info, inspect.Metadata):
+        return _is_of(info.type, data)
+    if isinstance(info, inspect.UnionType):
+        return any(_is_of(arm, data) for arm in info.types)
+    if data is None:
+        return isinstance(info, inspect.NoneType | inspect.AnyType) or bool(None in getattr(info, "values", ()))
+    if isinstance(data, list):
+        return hasattr(info, "item_type")
+    tag = getattr(info, "tag", None)
+    has_fields = hasattr(info, "fields") and (tag is None or data.get(info.tag_field) == tag)
+    return isinstance(data, dict) and bool(has_fields or hasattr(info, "value_type"))
 
 
 def _tagged(data: Any, tags: Mapping[str, tuple[str, Any]]) -> Any:

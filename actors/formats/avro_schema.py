@@ -16,6 +16,7 @@ from actors._core.unions import is_union
 from actors.declare.values.codecs import is_model, is_record, strip_optional
 from actors.errors import ConfigurationError
 from actors.formats.data import NATIVE
+from actors.formats.framing import read_varint
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SIMPLE: dict[Any, Any] = {
@@ -156,11 +157,16 @@ class _Deriver:
             return self._record(
                 getattr(info, "cls", None),
                 (
-                    (field.encode_name, partial(self._info, field.type), field.required, _default(field))
+                    (field.encode_name, partial(self._part, field), field.required, _default(field))
                     for field in info.fields
                 ),
             )
         return self._none(info)
+
+    def _part(self, field: inspect.Field) -> Any:
+        schema = self._info(field.type)
+        arms = schema if isinstance(schema, list) else [schema]
+        return ["null", *arms] if is_left_out(field) and "null" not in arms else schema
 
     def _annotated(self, info: inspect.Metadata) -> Any:
         if isinstance(info.type, inspect.DecimalType):
@@ -189,9 +195,15 @@ class _Deriver:
 
 
 def _default(field: Any) -> Any:
-    if field.default_factory in (list, dict):
+    if field.default_factory in (list, dict, set):
         return field.default_factory()
-    return field.default
+    return None if is_left_out(field) else field.default
+
+
+def is_left_out(field: inspect.Field) -> bool:
+    """Return whether a value may lack a field, for which Avro has null."""
+    is_missing = field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
+    return not field.required and (is_missing or field.default is msgspec.UNSET)
 
 
 def record_name(class_: Any) -> str:
@@ -328,7 +340,7 @@ class Walk:
         if depth > MAX_DEPTH:
             raise ValueError(f"it is deeper than {MAX_DEPTH} levels")
         if isinstance(schema, list):
-            arm, at = _varint(raw, at)
+            arm, at = read_varint(raw, at)
             if not 0 <= arm < len(schema):
                 raise ValueError(f"its union has no arm {arm}")
             return self._skip(schema[arm], raw, at, depth + 1)
@@ -349,9 +361,9 @@ class Walk:
         is_map = schema["type"] == "map"
         item = schema["values" if is_map else "items"]
         while True:
-            count, at = _varint(raw, at)
+            count, at = read_varint(raw, at)
             if count < 0:
-                count, (_, at) = -count, _varint(raw, at)
+                count, (_, at) = -count, read_varint(raw, at)
             if count > len(raw):
                 raise ValueError(f"{count} items are in {len(raw)} bytes")
             if not count:
@@ -368,25 +380,12 @@ def _skip_simple(kind: str, schema: Any, raw: bytes, at: int) -> int:
         return at + int(schema["size"])
     if kind in _FIXED_BYTES:
         return at + _FIXED_BYTES[kind]
-    number, at = _varint(raw, at)
+    number, at = read_varint(raw, at)
     if kind in ("int", "long", "enum"):
         return at
     if not 0 <= number <= len(raw) - at:
         raise ValueError(f"{number} bytes of text are in {len(raw) - at}")
     return at + number
-
-
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(raw) or shift > 63:
-            raise ValueError("it ends in a number")
-        byte = raw[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
 
 
 def depth_of(value: Any, most: int = MAX_DEPTH) -> int:

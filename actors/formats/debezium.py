@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, cached_property
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
@@ -32,7 +31,7 @@ from actors.declare.values.schemas import topic_codecs
 from actors.errors import ConfigurationError, UnresolvedSchemaError, show_bytes
 from actors.formats.avro import Avro
 from actors.formats.columns import Columns, avro_columns, converted, hints_of, json_columns
-from actors.formats.framing import GUID_BYTES, ID_BYTES, MAGIC_ID, MAX_READERS, type_is_int
+from actors.formats.framing import MAX_READERS, id_of, type_is_int
 from actors.formats.registry import client_of
 from actors.runtime.inputs.event_times import with_content
 from actors.runtime.message.context import Context
@@ -124,10 +123,9 @@ class Envelopes:
         return Event(kind, lsn, row, columns, at_ms if type_is_int(at_ms) and at_ms >= 0 else None)
 
     def _avro_columns(self, raw: bytes) -> Columns:
-        prefix = raw[:ID_BYTES] if raw[0] == MAGIC_ID else raw[:GUID_BYTES]
+        prefix, id = id_of(raw) or (b"", 0)
         columns = self._columns.get(prefix)
         if columns is None:
-            id = int.from_bytes(prefix[1:]) if raw[0] == MAGIC_ID else UUID(bytes=prefix[1:])
             columns = avro_columns(client_of(self._app).schema(id, "AVRO").text)
             if len(self._columns) < MAX_READERS:
                 self._columns[prefix] = columns

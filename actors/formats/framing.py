@@ -7,6 +7,7 @@ header      the same before the content, or magic byte 1 and the sixteen bytes o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
 from uuid import UUID
 
@@ -111,23 +112,23 @@ class RegistryFormat:
         plain, _ = strip_optional(type_)
         try:
             framed = Framed(self, self.shape(plain, place), place, app)
-            arms = self.arms(plain)
-            written = (
-                OneOf({arm: Framed(self, self.shape(arm, place), place, app) for arm in arms}) if arms[1:] else framed
-            )
+            types = self.arms(plain) if len(self.arms(plain)) > 1 else ()
+            arms = {arm: Framed(self, self.shape(arm, place), place, app) for arm in types}
         except ImportError as error:
             raise ConfigurationError(f"{self!r}: {error}: pip install 'faust-actors[formats]'") from error
         has_header = self.ids == "header" and not place.is_state
         reads_header = place.part == "value" and not place.is_state
-        if has_header and place.part == "key" and written is not framed:
+        if has_header and place.part == "key" and arms:
             raise ConfigurationError(f"{self!r}: keys of several types need the ids of their schemas: ids='prefix'")
+        # Hot: one type is written without a look at its value's. A deletion is of any.
+        method = partial(_by_type, {**arms, type(None): framed}) if arms else partial(getattr, framed)
         return Codec(
             framed.decode_bare if has_header and place.part == "key" else framed.decode,
-            written.encode_bare if has_header else written.encode,
+            method("encode_bare" if has_header else "encode"),
             f"{getattr(plain, '__name__', plain)} as {self!r}",
             origin=(plain, place, self),
             frame=framed.frame if reads_header else None,
-            headers=None if place.is_state else written.headers if has_header else framed.no_headers,
+            headers=None if place.is_state else method("headers") if has_header else framed.no_headers,
         )
 
     def arms(self, type_: Any) -> tuple[Any, ...]:
@@ -150,30 +151,40 @@ def type_is_int(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-class OneOf:
-    """Values of several types, which are written with a schema and a subject each."""
+def read_varint(raw: bytes, at: int, what: str = "a number") -> tuple[int, int]:
+    """Return a number of Avro's, or of a message index, and the offset behind it."""
+    value = shift = 0
+    while True:
+        if at >= len(raw) or shift > 63:
+            raise ValueError(f"it ends in {what}")
+        byte = raw[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
 
-    def __init__(self, arms: Mapping[Any, Framed]) -> None:
-        self._arms = arms
 
-    def encode(self, value: Any) -> bytes:
-        """Return a value's bytes with the id of its type's schema."""
-        return self._of(value).encode(value)
+def id_of(raw: bytes) -> tuple[bytes, int | UUID] | None:
+    """Return the beginning of a value that has the id of its schema, and that id; None without one."""
+    if raw[:1] == bytes([MAGIC_ID]) and len(raw) >= ID_BYTES:
+        return raw[:ID_BYTES], int.from_bytes(raw[1:ID_BYTES])
+    if raw[:1] == bytes([MAGIC_GUID]) and len(raw) >= GUID_BYTES:
+        return raw[:GUID_BYTES], UUID(bytes=raw[1:GUID_BYTES])
+    return None
 
-    def encode_bare(self, value: Any) -> bytes:
-        """Return a value's bytes without the id."""
-        return self._of(value).encode_bare(value)
 
-    def headers(self, value: Any) -> list[tuple[str, bytes | None]]:
-        """Return the header with the id of the schema of a value's type."""
-        return self._of(value).headers(value)
+def _by_type(arms: Mapping[Any, Framed], method: str) -> Callable[[Any], Any]:
+    """Return a method that is called on what stands for the type of its value."""
+    methods = {arm: getattr(framed, method) for arm, framed in arms.items()}
 
-    def _of(self, value: Any) -> Framed:
-        framed = self._arms.get(type(value))
-        if framed is None:
-            names = ", ".join(arm.__name__ for arm in self._arms)
+    def called(value: Any) -> Any:
+        if type(value) not in methods:
+            names = ", ".join(arm.__name__ for arm in arms if arm is not type(None))
             raise CodecError(f"expected one of {names}, got {type(value).__name__}")
-        return framed
+        return methods[type(value)](value)
+
+    return called
 
 
 class Framed:
@@ -199,8 +210,10 @@ class Framed:
         """Return that a header of another schema isn't passed on."""
         return [(self._header, None)]
 
-    def headers(self, _: Any) -> list[tuple[str, bytes | None]]:
-        """Return the header with the id of the schema."""
+    def headers(self, value: Any) -> list[tuple[str, bytes | None]]:
+        """Return the header with the id of the schema; a deletion has none."""
+        if value is None:
+            return self.no_headers(value)
         if self._own is None:
             self.resolve()
         return self._own_headers
@@ -273,21 +286,19 @@ class Framed:
         return own
 
     def _reader(self, raw: bytes) -> tuple[Read, int]:
-        magic = raw[0] if raw else -1
-        size = {MAGIC_ID: ID_BYTES, MAGIC_GUID: GUID_BYTES}.get(magic)
-        if size is None or len(raw) < size:
+        parts = id_of(raw)
+        if parts is None:
             raise CodecError(
                 f"not a value with the id of a schema: it begins with neither 0 and an id nor 1 and a GUID (subject "
                 f"{self.subject}): {show_bytes(raw)}"
             )
-        prefix = raw[:size]
+        prefix, id = parts
         read = self._readers.get(prefix)
         if read is None:
-            id = int.from_bytes(prefix[1:]) if magic == MAGIC_ID else UUID(bytes=prefix[1:])
             read = self._make_reader(client_of(self._app), id)
             if len(self._readers) < MAX_READERS:
                 self._readers[prefix] = read
-        return read, size
+        return read, len(prefix)
 
     def _make_reader(self, client: RegistryClient, id: int | UUID) -> Read:
         try:
@@ -303,7 +314,7 @@ class Framed:
             ) from error
 
     def _undecodable(self, raw: bytes, error: Exception) -> CodecError:
-        id = int.from_bytes(raw[1:ID_BYTES]) if raw[:1] == b"\0" else raw[1:GUID_BYTES].hex()
+        _, id = id_of(raw) or (b"", "in its header")
         reason = text_of(error) or type(error).__name__
         return CodecError(
             f"not a valid {self._shape.record} of schema {id} (subject {self.subject}): {reason}: {show_bytes(raw)}"

@@ -1,28 +1,33 @@
-"""A Protobuf descriptor as the text of a `.proto` file, which every registry takes."""
+"""A Protobuf descriptor as the text of a `.proto` file, which every registry takes, and the messages of such a text."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-_TYPES = {
-    1: "double",
-    2: "float",
-    3: "int64",
-    4: "uint64",
-    5: "int32",
-    6: "fixed64",
-    7: "fixed32",
-    8: "bool",
-    9: "string",
-    12: "bytes",
-    13: "uint32",
-    15: "sfixed32",
-    16: "sfixed64",
-    17: "sint32",
-    18: "sint64",
-}
+Fields = dict[int, tuple[str, str, str]]
+"""By number: name, type and label."""
+_TOKEN = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\bpackage\s+(?P<package>[\w.]+)"""
+    r"|\b(?P<block>message|enum|oneof|service|extend)\s+(?P<name>[\w.]+)\s*\{|\bgroup\s+(?P<group>\w+)\s*=[^{;]*\{"
+    r"|(?<![\w.])(?:(?P<label>repeated|required|optional)\s+)?(?!group\b)(?P<type>map\s*<[^>]*>|\.?[A-Za-z_][\w.]*)"
+    r"\s+(?P<field>\w+)\s*=\s*(?P<number>\d+)|(?P<open>\{)|(?P<close>\})",
+    re.DOTALL,
+)
+
+
+class Message(NamedTuple):
+    """A message of a text: its place among those of its file, with those around it, its full name and its fields."""
+
+    place: tuple[int, ...]
+    name: str
+    fields: Fields
+
+
 _GROUP, _REPEATED, _REQUIRED = 10, 3, 2
 _END = 1 << 29
 
@@ -101,7 +106,7 @@ def _label(field: Any, syntax: str) -> str:
 def _declared(field: Any, label: str) -> str:
     options = []
     if field.HasField("default_value"):
-        is_text = _TYPES.get(field.type) in ("string", "bytes")
+        is_text = _kind(field) in ("string", "bytes")
         options.append(f"default = {json.dumps(field.default_value) if is_text else field.default_value}")
     options += [
         f"{name} = {str(getattr(field.options, name)).lower()}"
@@ -112,7 +117,7 @@ def _declared(field: Any, label: str) -> str:
 
 
 def _kind(field: Any) -> str:
-    return _TYPES.get(field.type) or str(field.type_name)
+    return str(field.type_name) or str(type(field).Type.Name(field.type)).removeprefix("TYPE_").lower()
 
 
 def _enum(enum: Any) -> Iterator[str]:
@@ -139,3 +144,68 @@ def _last(number: int, is_open: bool) -> str:
 
 def _inside(lines: Any) -> Iterator[str]:
     return (f"  {line}" for line in lines)
+
+
+def names_of(text: str) -> dict[tuple[int, ...], str]:
+    """Return the names of the messages of a schema, a `.proto` file or base64 of its descriptor, by their places."""
+    file = _descriptor(text)
+    if file is None:
+        return {message.place: message.name for message in _messages_in(text)}
+    names: dict[tuple[int, ...], str] = {}
+    waiting: list[tuple[tuple[int, ...], str, Any]] = [((), file.package, file)]
+    while waiting:
+        index, name, owner = waiting.pop()
+        if index:
+            names[index] = name
+        inner = owner.nested_type if index else owner.message_type
+        waiting += [((*index, place), _dotted(name, part.name), part) for place, part in enumerate(inner)]
+    return names
+
+
+def messages_of(text: str) -> list[Message]:
+    """Return the messages of a schema with their fields, none where nothing is sure."""
+    file = _descriptor(text)
+    return list(_messages_in(text if file is None else proto_text(file) or ""))
+
+
+def _descriptor(text: str) -> Any:
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    return FileDescriptorProto.FromString(raw)
+
+
+def _messages_in(text: str) -> Iterator[Message]:
+    enums = {token["name"] for token in _TOKEN.finditer(text) if token["block"] == "enum"}
+    package, counts, blocks = "", [0], list[str]()
+    around: list[Message] = []
+    for token in _TOKEN.finditer(text):
+        package = token["package"] or package
+        name = token["group"] or (token["name"] if token["block"] == "message" else None)
+        if name:
+            outer = around[-1] if around else Message((), package, {})
+            around.append(Message((*outer.place, counts[-1]), _dotted(outer.name, name), {}))
+            counts[-1] += 1
+            counts.append(0)
+            blocks.append("message")
+            yield around[-1]
+        elif token["block"] or token["open"]:
+            blocks.append(token["block"] or "")
+        elif token["close"] and blocks and blocks.pop() == "message":
+            around.pop()
+            counts.pop()
+        elif token["field"] and around and blocks[-1] in ("message", "oneof"):
+            kind, label = token["type"], token["label"] or "optional"
+            if kind.startswith("map"):
+                # It is a list of messages, which have a place too.
+                counts[-1] += 1
+                kind, label = "map", "repeated"
+            own = kind.rpartition(".")[2]
+            around[-1].fields[int(token["number"])] = token["field"], "enum" if own in enums else own, label
+
+
+def _dotted(outer: str, name: str) -> str:
+    return f"{outer}.{name}" if outer else name

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from actors._core.unions import arms_of
 from actors.declare.values.codecs import Place
 from actors.errors import ConfigurationError
-from actors.formats.framing import Read, RegistryFormat
-from actors.formats.proto_text import proto_text
+from actors.formats.framing import Read, RegistryFormat, read_varint
+from actors.formats.proto_text import names_of, proto_text
 from actors.formats.registry import Schema, SchemaType
 
 _FIRST: tuple[int, ...] = (0,)
 MAX_INDEX = 64
 """How deep messages are declared in each other, at most."""
 _BUILT_IN = ("google/protobuf/", "confluent/")
-_TOKEN = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""  # what may hold anything
-    r"|\bmessage\s+(?P<message>\w+)\s*\{|\bgroup\s+(?P<group>\w+)\s*=[^{;]*\{|\b(?P<map>map)\s*<"
-    r"|\bpackage\s+(?P<package>[\w.]+)\s*;|(?P<open>\{)|(?P<close>\})",
-    re.DOTALL,
-)
 
 
 class Protobuf(RegistryFormat):
@@ -64,7 +56,7 @@ class MessagesShape:
 
     def reader(self, schema: Schema) -> Read:
         """Return what reads messages of a schema."""
-        names = dict(_names_of(schema.text))
+        names = names_of(schema.text)
         reads = {name: shape.reader(schema) for name, shape in self._shapes.items()}
 
         def read_value(raw: bytes, start: int) -> Any:
@@ -92,7 +84,7 @@ class ProtobufShape:
     def reader(self, schema: Schema) -> Read:
         """Return what reads messages of a schema."""
         parse, record, floats = self._type.FromString, self.record, self._floats
-        names = dict(_names_of(schema.text))
+        names = names_of(schema.text)
 
         def read_value(raw: bytes, start: int) -> Any:
             if raw[start : start + 1] == b"\0":
@@ -141,51 +133,6 @@ def _index_of(descriptor: Any) -> tuple[int, ...]:
     return (place,) if around is None else (*_index_of(around), place)
 
 
-def _names_of(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
-    """Yield the messages of a schema, a `.proto` file or base64 of its descriptor, by their places."""
-    try:
-        raw = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        yield from _names_in(text)
-        return
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-
-    file = FileDescriptorProto.FromString(raw)
-    waiting: list[tuple[tuple[int, ...], str, Any]] = [
-        ((place,), _dotted(file.package, message.name), message) for place, message in enumerate(file.message_type)
-    ]
-    while waiting:
-        index, name, message = waiting.pop()
-        yield index, name
-        waiting += [((*index, place), f"{name}.{inner.name}", inner) for place, inner in enumerate(message.nested_type)]
-
-
-def _names_in(text: str) -> Iterator[tuple[tuple[int, ...], str]]:
-    package, counts, blocks = "", [0], list[str | None]()
-    for token in _TOKEN.finditer(text):
-        name = token["message"] or token["group"]
-        if token["package"]:
-            package = token["package"]
-        elif name or token["map"]:
-            # A map is a list of messages, which have a place too.
-            place, counts[-1] = counts[-1], counts[-1] + 1
-            if name:
-                outer = [block for block in blocks if block is not None]
-                counts.append(0)
-                blocks.append(f"{name}/{place}")
-                inner = [*outer, blocks[-1]]
-                parts = [str(block).partition("/") for block in inner]
-                yield tuple(int(part[2]) for part in parts), _dotted(package, ".".join(part[0] for part in parts))
-        elif token["open"]:
-            blocks.append(None)
-        elif token["close"] and blocks and blocks.pop() is not None:
-            counts.pop()
-
-
-def _dotted(package: str, name: str) -> str:
-    return f"{package}.{name}" if package else name
-
-
 def _varint(number: int) -> bytes:
     number, raw = number << 1, bytearray()
     while number > 127:
@@ -195,40 +142,28 @@ def _varint(number: int) -> bytes:
 
 
 def _read_index(raw: bytes, start: int) -> tuple[tuple[int, ...], int]:
-    count, at = _read_varint(raw, start)
+    count, at = read_varint(raw, start, "its message index")
     if not 0 <= count <= MAX_INDEX:
         raise ValueError(f"its message index has {count} numbers")
     index = []
     for _ in range(count):
-        number, at = _read_varint(raw, at)
+        number, at = read_varint(raw, at, "its message index")
         index.append(number)
     return tuple(index) or (0,), at
-
-
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 35, 7):
-        if at >= len(raw):
-            break
-        number |= (raw[at] & 127) << shift
-        at += 1
-        if raw[at - 1] < 128:
-            return (number >> 1) ^ -(number & 1), at
-    raise ValueError("it ends in its message index")
 
 
 def _has_floats(descriptor: Any, seen: set[str]) -> bool:
     if descriptor.full_name in seen:
         return False
     seen.add(descriptor.full_name)
-    return any(
-        _is_float(field) or (field.message_type is not None and _has_floats(field.message_type, seen))
-        for field in descriptor.fields
-    )
+    return any(_holds_floats(field, seen) for field in descriptor.fields)
 
 
-def _is_float(field: Any) -> bool:
-    return field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT)
+def _holds_floats(field: Any, seen: set[str]) -> bool:
+    message = field.message_type
+    if message is None:
+        return field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT)
+    return _has_floats(message, seen)
 
 
 def _floats_of(descriptor: Any, known: dict[str, list[Any]]) -> list[Any]:
@@ -239,7 +174,7 @@ def _floats_of(descriptor: Any, known: dict[str, list[Any]]) -> list[Any]:
             message = field.message_type
             if message is not None and message.GetOptions().map_entry:
                 message = message.fields_by_name["value"].message_type
-            if _is_float(field) or (field.message_type is not None and _has_floats(field.message_type, set())):
+            if _holds_floats(field, set()):
                 fields.append((field, None if message is None else _floats_of(message, known)))
     return known[descriptor.full_name]
 

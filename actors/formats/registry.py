@@ -107,7 +107,7 @@ class Transport(Protocol):
         """Return the status and the JSON of an answer.
 
         Raises:
-            OSError, ValueError: there was none.
+            OSError, ValueError: there was none, or it is no JSON.
         """
 
 
@@ -134,11 +134,7 @@ class Registry:
         return str(URL(self.url).with_user(None))
 
     async def request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Return the status and the JSON of an answer.
-
-        Raises:
-            OSError, ValueError: there was none, or it is no JSON.
-        """
+        """Return the status and the JSON of an answer; see `Transport`."""
         url, headers = URL(self.url), {"Accept": f"{CONTENT_TYPE}, application/json", "Content-Type": CONTENT_TYPE}
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
@@ -327,16 +323,11 @@ class RegistryClient:
         self._writers[subject, version] = ids
 
     async def register(self, subject: str, schema: Schema) -> int:
-        """Register a schema under a subject if it isn't there, whatever `registers` says; return its version.
-
-        Raises:
-            RegistryError: the registry refuses it.
-            OSError, ValueError: there was no answer.
-        """
+        """Register a schema under a subject if it lacks it; return its version. Errors as of `request`."""
         return int((await self._registered(subject, schema, registers=True))["version"])
 
     async def version_of(self, subject: str, schema: Schema) -> int:
-        """Return the version under which a subject has a schema, 0 if it hasn't; errors as of `register`."""
+        """Return the version under which a subject has a schema, 0 if it hasn't; errors as of `request`."""
         try:
             return int((await self._registered(subject, schema, registers=False))["version"])
         except RegistryError as error:
@@ -345,7 +336,7 @@ class RegistryClient:
             return 0
 
     async def versions(self, subject: str) -> list[int]:
-        """Return the versions of a subject, none if it is unknown; errors as of `register`."""
+        """Return the versions of a subject, none if it is unknown; errors as of `request`."""
         try:
             return list(await self.request("GET", f"subjects/{quote(subject, safe='')}/versions"))
         except RegistryError as error:
@@ -354,12 +345,12 @@ class RegistryClient:
             return []
 
     async def at_version(self, subject: str, version: int) -> tuple[int, Schema]:
-        """Return the id and the schema of a version of a subject; errors as of `register`."""
+        """Return the id and the schema of a version of a subject; errors as of `request`."""
         answer = await self.request("GET", f"subjects/{quote(subject, safe='')}/versions/{version}")
         return _ids(answer)[0], await self._read(answer)
 
     async def mode(self, subject: str) -> str:
-        """Return the compatibility that a subject demands, as `BACKWARD`; errors as of `register`."""
+        """Return the compatibility that a subject demands, as `BACKWARD`; errors as of `request`."""
         for path in (f"config/{quote(subject, safe='')}?defaultToGlobal=true", "config"):
             try:
                 return str((await self.request("GET", path))["compatibilityLevel"])
@@ -371,7 +362,7 @@ class RegistryClient:
     async def refusal(self, subject: str, schema: Schema) -> str | None:
         """Return why the registry would refuse a further version of a subject, None if it wouldn't.
 
-        It isn't asked where it lacks schemas that this one uses. Errors as of `register`.
+        It isn't asked where it lacks schemas that this one uses. Errors as of `request`.
         """
         try:
             body = await self._body(schema, registers=False)

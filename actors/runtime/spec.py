@@ -79,6 +79,9 @@ class Tracing(Protocol):
     def effect(self, record: TracedCall, attempt: Awaitable[Outcome]) -> Awaitable[Outcome]:
         """Return an attempt of an effect in a span of the trace that it was called in."""
 
+    def passing(self) -> Any:
+        """Return the `Propagation` of the headers that the app names; None if it names none."""
+
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:

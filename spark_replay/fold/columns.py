@@ -58,8 +58,8 @@ def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> Data
         length = F.conv(F.hex(F.substring("key", 1, 4)), 16, 10).cast("bigint")
         columns = columns.when((F.octet_length("key") == length + 5) & (F.substring("key", -1, 1) == F.lit(b"n")), None)
     if own.get("has_windows"):
-        # A byte says that it is a window's value. Beside its windows a store has a record of its progress.
-        first, columns = 2, columns.when(F.substring("key", 1, 1) == F.lit(b"m"), None)
+        # A byte says that it is a window's value. Beside its windows a store has a record of its progress, and headers.
+        first, columns = 2, columns.when(F.substring("key", 1, 1).isin(b"m", b"W", b"E"), None)
     for id, text in writers.items():
         # In front of each value: a zero byte, and the id of its schema.
         is_its = F.hex(value.substr(first, 5)) == f"{id:010X}"

@@ -61,7 +61,7 @@ class WindowLog:
 
     def entries(self) -> Column:
         """Return of a row with `key` whether it exists only while a close or a change is pending."""
-        return F.substring("key", 1, 1).isin(b"e", b"c")
+        return F.substring("key", 1, 1).isin(b"e", b"c", b"W", b"E")
 
     def home(self, partition_count: int, placement: str) -> Column:
         """Return the partition that a row's message belongs in, null if it is of none, or may be in any."""

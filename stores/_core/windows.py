@@ -28,7 +28,8 @@ LIST_AT = 5
 CHUNK_KEY_AT = SIDE_AT + 1 + 4
 UNMATCHED_KEY_AT = CHUNK_KEY_AT + 4
 KEYS_AT = {b"w": KEY_AT, b"k": KEY_AT, b"e": CLOSE_KEY_AT, b"c": KEY_AT, b"j": CHUNK_KEY_AT, b"u": UNMATCHED_KEY_AT}
-"""Where the message key begins in a row, by the row's first letter."""
+KEYS_AT |= {b"W": KEY_AT, b"E": CLOSE_KEY_AT}
+"""Where the message key begins in a row, by the row's first letter. A capital has the headers for a close."""
 
 
 class Progress(msgspec.Struct, array_like=True, frozen=True):

@@ -1,7 +1,7 @@
 """How the records of a join lie in a store, so that a record reads and writes few rows, however many its key has.
 
     "j" segment side chunk key        up to `CHUNK_BYTES` of a key's records of one input whose times lie in a segment
-    "u" end side chunk place key      nothing: that record matched none so far; its window ends then
+    "u" end side chunk place key      its headers for the close: that record matched none so far; its window ends then
     "m"                               `stores._core.windows.Progress`
 
 A join of one with many has the same rows for records that wait, all in segment 0, with `Early` as their values. Its "u"
@@ -19,18 +19,18 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from actors._core.outside import MALFORMED
 from actors._core.windows.lists import LIST_HEAD_BYTES, appended, count_of, list_head, number_of, without_header
-from stores._core.windows import CHUNK_KEY_AT, KEY_AT, LIST_AT, SIDE_AT, UNMATCHED_KEY_AT, WORD
+from stores._core.windows import CHUNK_KEY_AT, KEY_AT, LIST_AT, SIDE_AT, UNMATCHED_KEY_AT, WORD, decode_progress
 
 LEFT, RIGHT = 0, 1
 CHUNK, UNMATCHED = b"j", b"u"
-CONTENT, ONES = b"c", b"o"
+CONTENT, ONES, HEADERS = b"c", b"o", b"h"
 CHUNK_BYTES = 2_048
 """A chunk that a further record would make longer gets none; one record may be longer."""
 _SIDE, _NUMBER = 1, 4
@@ -82,6 +82,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_records = msgspec.msgpack.Decoder(list[Kept]).decode
 _decode_early = msgspec.msgpack.Decoder(Early).decode
 _decode_ones = msgspec.msgpack.Decoder(list[One]).decode
+_decode_headers = msgspec.msgpack.Decoder(list[tuple[str, bytes]]).decode
 
 
 def encode_chunk(records: list[Kept]) -> bytes:
@@ -130,6 +131,23 @@ def encode_ones(ones: list[One]) -> bytes:
 def decode_ones(raw: bytes) -> list[One]:
     """Return the contents that `encode_ones` wrote; errors as of `decode_chunk`."""
     return _decoded(_decode_ones, raw[1:], "a record that many match")
+
+
+def encode_headers(headers: Sequence[tuple[str, bytes]]) -> bytes:
+    """Return the value of a row with headers for a close; b"" for none."""
+    return HEADERS + _encode(headers) if headers else b""
+
+
+def decode_headers(raw: bytes) -> list[tuple[str, bytes]]:
+    """Return what `encode_headers` wrote; errors as of `decode_chunk`."""
+    return _decoded(_decode_headers, raw[1:], "headers") if raw else []
+
+
+def shown_rest(raw: bytes) -> Any:
+    """Return what all stores of windows have beside their own rows, as people read it: headers, or stream time."""
+    if raw[:1] == HEADERS:
+        return decode_headers(raw)
+    return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
 
 
 def _decoded(decode: Callable[[bytes], T], raw: bytes, what: str) -> T:

@@ -5,6 +5,7 @@
                              segment of time
     "e" end segment key      nothing: a window of that list ends then and waits for its close; where closes are asked
                              for. When it closes follows from the grace that is declared
+    "W", "E"                 headers for a close: `actors.runtime.windows.carried`
     "m"                      `stores._core.windows.Progress`: stream time, and how far windows are closed and removed
 
 Values begin with a letter that says what they are: "v" a window's value, "l" a list with the place at which its last

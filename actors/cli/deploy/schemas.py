@@ -120,15 +120,11 @@ def planned(session: Session) -> list[Change]:
 
 def _asked(answer: Coroutine[Any, Any, T]) -> T:
     try:
-        return asyncio.run(_awaited(answer))
+        return asyncio.run(answer)
     except (RegistryError, OSError, ValueError, aiohttp.ClientError) as error:
         if isinstance(error, ConfigurationError):
             raise
         raise click.ClickException(f"the schema registry: {error or type(error).__name__}") from error
-
-
-async def _awaited(answer: Coroutine[Any, Any, T]) -> T:
-    return await answer
 
 
 def _print(session: Session, verdicts: list[Verdict]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from actors._core.aggregates import Aggregate, count_distinct, of_rows
 from actors._core.task.policy import OnError, Then
+from actors._core.windows.join_rows import shown_rest
 from actors._core.windows.kinds import (
     LONGEST_SPAN,
     AlignedWindows,
@@ -33,7 +34,7 @@ from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import TimedStore
 from actors.runtime.windows.distinct import DistinctValues
 from actors.runtime.windows.store import WindowStore
-from stores._core.windows import decode_progress
+from stores._core.windows import KEYS_AT
 
 LEAST_RETENTION = timedelta(days=1)
 Late = Any
@@ -291,6 +292,8 @@ def _shown_key(store: WindowStore[Any, Any], row: bytes) -> Any:
     if row[:1] == b"e":
         end_ms, _, raw_key = close_parts(row)
         return "ends", store.decode_key(raw_key), end_ms
+    if row[:1] in (b"W", b"E"):
+        return "headers", store.decode_key(row[KEYS_AT[row[:1]] :]), time_of(row)
     return ("progress",)
 
 
@@ -300,7 +303,7 @@ def _shown_value(store: WindowStore[Any, Any], raw: bytes) -> Any:
         return store.result(raw[1:])
     if raw[:1] == LIST:
         return [(one.start_ms, one.end_ms, store.result(one.value)) for one in decode_list(raw)]
-    return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
+    return shown_rest(raw)
 
 
 def emitting(store: WindowStore[Any, Any], rows: Store[Any, Any], emit: Every) -> None:

@@ -5,16 +5,14 @@ Registries answer with yes or no; some name no field.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from actors._core.logs import text_of
 from actors._core.outside import MALFORMED
-from actors.formats.proto_text import proto_text
+from actors.formats.avro import parsed
+from actors.formats.proto_text import Fields, messages_of
 from actors.formats.registry import Schema
 
 Problem = tuple[str, str]
@@ -36,13 +34,6 @@ _WIRE = {
     **dict.fromkeys(("string", "bytes"), "bytes"),
 }
 """By type of Protobuf what its values are on the wire: types with the same are read as each other."""
-_TOKEN = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\bpackage\s+(?P<package>[\w.]+)"""
-    r"|\b(?P<block>message|enum|oneof|service|extend)\s+(?P<name>[\w.]+)\s*\{"
-    r"|(?:\b(?P<label>repeated|required|optional)\s+)?(?P<type>map\s*<[^>]*>|\.?[A-Za-z_][\w.]*)\s+(?P<field>\w+)"
-    r"\s*=\s*(?P<number>\d+)|(?P<open>\{)|(?P<close>\})",
-    re.DOTALL,
-)
 
 
 def problems(reader: Schema, writer: Schema) -> list[Problem]:
@@ -93,12 +84,8 @@ class _Avro:
 
     @staticmethod
     def _parsed(schema: Schema, names: dict[str, Any]) -> Any:
-        import fastavro
-
         try:
-            for text in schema.resolved.values():
-                fastavro.parse_schema(schema_json(text), named_schemas=names)
-            return fastavro.parse_schema(schema_json(schema.text), named_schemas=names)
+            return parsed(schema, names)
         except Exception as error:
             raise ValueError(f"a schema isn't one of Avro ({text_of(error)}): {schema.text[:80]!r}") from error
 
@@ -233,11 +220,7 @@ def _types(schema: Any) -> set[str]:
     return {types} if isinstance(types, str) else set(types)
 
 
-_Fields = dict[int, tuple[str, str, str]]
-"""By number: name, type and label."""
-
-
-def _protobuf(reader: Mapping[str, _Fields], writer: Mapping[str, _Fields]) -> Iterator[Problem]:
+def _protobuf(reader: Mapping[str, Fields], writer: Mapping[str, Fields]) -> Iterator[Problem]:
     for message, fields in writer.items() if reader else ():
         own = reader.get(message)
         if own is None:
@@ -257,38 +240,5 @@ def _protobuf(reader: Mapping[str, _Fields], writer: Mapping[str, _Fields]) -> I
                 yield f"{message}.{name}", "it is required, and may be missing in what was written"
 
 
-def _source(text: str) -> str:
-    """Return the `.proto` file of a schema, which may be base64 of a descriptor; "" where it has no text."""
-    try:
-        raw = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return text
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-
-    return proto_text(FileDescriptorProto.FromString(raw)) or ""
-
-
-def _messages(text: str) -> dict[str, _Fields]:
-    """Return the fields of the messages of a schema by name, none where nothing is sure."""
-    text = _source(text)
-    package, blocks, messages = "", list[tuple[str, str]](), dict[str, _Fields]()
-    enums = {token["name"] for token in _TOKEN.finditer(text) if token["block"] == "enum"}
-    for token in _TOKEN.finditer(text):
-        package = token["package"] or package
-        name = ".".join(filter(None, (package, *(block for kind, block in blocks if kind == "message"))))
-        if token["block"]:
-            blocks.append((token["block"], token["name"]))
-            if token["block"] == "message":
-                messages[f"{name}.{token['name']}".lstrip(".")] = {}
-        elif token["open"]:
-            blocks.append(("", ""))
-        elif token["close"]:
-            if blocks:
-                blocks.pop()
-        elif token["field"] and name in messages and blocks[-1][0] in ("message", "oneof"):
-            kind, label = token["type"], token["label"] or "optional"
-            if kind.startswith("map"):
-                kind, label = "map", "repeated"
-            own = kind.rpartition(".")[2]
-            messages[name][int(token["number"])] = token["field"], "enum" if own in enums else own, label
-    return messages
+def _messages(text: str) -> dict[str, Fields]:
+    return {message.name: message.fields for message in messages_of(text)}

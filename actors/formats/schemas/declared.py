@@ -120,9 +120,7 @@ async def compare(app: Any) -> list[Verdict]:
 async def register(app: Any, subjects: Sequence[str]) -> list[tuple[Declared, int]]:
     """Register what an app's subjects lack, or what the given ones do; return the versions.
 
-    Raises:
-        RegistryError: the registry refuses one; those before it are registered.
-        OSError, ValueError: the registry gives no answer.
+    Errors as of `compare`; what is before a schema that the registry refuses, is registered.
     """
     versions = []
     for verdict in await compare(app):

@@ -229,6 +229,7 @@ class _CommittedWindows:
     stream_ms: int
     latest_ms: int
     is_closing: bool = False
+    carried: Any = None
     key_ms: int = -1
 
     def visible_ms(self, store: WindowStore[Any, Any]) -> int:

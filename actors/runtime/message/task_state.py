@@ -36,11 +36,12 @@ class ReadTime(Protocol):
 
 
 class WindowTime(ReadTime, Protocol):
-    """The windows of a task: see `actors.runtime.windows.task_windows`."""
+    """The windows of a task: see `actors.runtime.windows.task_windows`. `carried` is None where none are."""
 
     stream_ms: int
     latest_ms: int
     is_closing: bool
+    carried: Any
 
     @property
     def key_ms(self) -> int:

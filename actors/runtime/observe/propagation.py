@@ -67,6 +67,10 @@ class Carrier:
         """Return an attempt of an effect that passes on what its call carries."""
         return attempt if self.inner is None else self.inner.effect(record, attempt)
 
+    def passing(self) -> Any:
+        """Return the one that passes on the headers that the app names; None if there is none."""
+        return None if self.inner is None else self.inner.passing()
+
 
 @dataclass(slots=True)
 class Propagation(Carrier):
@@ -106,6 +110,10 @@ class Propagation(Carrier):
             return await (attempt if self.inner is None else self.inner.effect(record, attempt))
         finally:
             _of_effect.reset(token)
+
+    def passing(self) -> Propagation:
+        """Return this one."""
+        return self
 
     def _of(self, ctx: Context) -> Pairs:
         return [(name, value) for name, value in ctx.headers if name in self.names and value is not None]

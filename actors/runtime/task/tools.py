@@ -179,6 +179,7 @@ def _equip(context: TaskContext, parts: TaskParts, timestamps: Timestamps) -> No
             is_in_order=spec.concurrency == 1,
             follows_feeds=spec.feeds is not None and not is_by_clock(spec.windows),
             follows_clock=spec.feeds is not None and spec.feeds.behind_ms is not None,
+            passing=None if spec.tracing is None else spec.tracing.passing(),
         )
         parts.windows = windows
         state.windows = windows

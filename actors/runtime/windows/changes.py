@@ -17,11 +17,12 @@ the window's rows of all intervals that aren't over: what is handed out last is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
 from actors._core.windows.held import Held
+from actors._core.windows.join_rows import shown_rest
 from actors._core.windows.kinds import Window
 from actors._core.windows.rows import (
     TIMES,
@@ -40,7 +41,6 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.windows.across import Feed
 from stores._core.overlay import Overlay
-from stores._core.windows import decode_progress
 
 
 class ChangeStore:
@@ -95,9 +95,19 @@ class ChangeStore:
             waiting = sorted([*waiting, until_ms])
             self.rows.write_raw(state, waiting_row, encode_times(waiting))
             state.windows.expect(self, close_key(until_ms, window.end_ms, raw_key))
-        for waiting_ms in waiting:
-            if waiting_ms > now_ms:
-                self.rows.write_raw(state, close_key(waiting_ms, window.end_ms, raw_key), value)
+        rows = [close_key(waiting_ms, window.end_ms, raw_key) for waiting_ms in waiting if waiting_ms > now_ms]
+        for row in rows:
+            self.rows.write_raw(state, row, value)
+        if state.windows.carried is not None:
+            state.windows.carried.keep(state, self.rows, rows)
+
+    def note_lists(self, state: TaskState, raw_key: bytes, gone: Iterable[Held], changed: Iterable[Held]) -> None:
+        """Note the windows of a key's lists that went and changed, but not those that are there for their close."""
+        for ended in gone:
+            self.forget(state, raw_key, ended.window)
+        for window in changed:
+            if not window.is_merged:
+                self.note(state, raw_key, window.window, window.value)
 
     def forget(self, state: TaskState, raw_key: bytes, window: Window) -> None:
         """Forget what was noted of a window that isn't there any more, but for intervals that are over."""
@@ -111,6 +121,8 @@ class ChangeStore:
         overlay, (until_ms, end_ms, raw_key) = state.overlays[self.rows], close_parts(row)
         raw, waiting_row = overlay.get(row), changes_key(end_ms, raw_key)
         overlay.delete(row)
+        if state.windows.carried is not None:
+            state.windows.carried.forget(state, self.rows, row)
         left = [other_ms for other_ms in self._waiting(overlay, waiting_row) if other_ms != until_ms]
         if left:
             self.rows.write_raw(state, waiting_row, encode_times(left))
@@ -154,10 +166,11 @@ class ChangeStore:
         """Return a row's key as people read it: (key, end of the window, end of the interval)."""
         if row[:1] == b"c":
             return "waits", self.decode_key(key_of(row)), time_of(row)
-        if row[:1] != b"e":
+        if row[:1] not in (b"e", b"E"):
             return ("progress",)
         until_ms, end_ms, raw_key = close_parts(row)
-        return self.decode_key(raw_key), end_ms, until_ms
+        place = self.decode_key(raw_key), end_ms, until_ms
+        return place if row[:1] == b"e" else ("headers", *place)
 
     def shown_value(self, raw: bytes) -> Any:
         """Return a row's value as people read it."""
@@ -165,4 +178,4 @@ class ChangeStore:
             return [self.result(one.value) for one in decode_list(raw)]
         if raw[:1] == TIMES:
             return decode_times(raw)
-        return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
+        return shown_rest(raw)

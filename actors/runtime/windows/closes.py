@@ -8,10 +8,12 @@ none has a row, which is removed, and so has a window that changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import msgspec
 
+from actors._core.outside import caused
 from actors._core.partitioner import partition_for
 from actors._core.windows.join_rows import LEFT, UNMATCHED, unmatched_parts
 from actors._core.windows.kinds import AlignedWindows, Window, goes_by_clock
@@ -25,6 +27,8 @@ from actors._core.windows.rows import (
     next_end_ms,
     time_of,
 )
+from actors.errors import NewerVersionError
+from actors.ports import TopicPartition
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.joins import JoinStore, OneStore
@@ -100,6 +104,26 @@ def former_time(progress: Progress | None, raw_key: bytes) -> tuple[int, bytes]:
 def write_progress(store: TimedStore, progress: Progress, state: TaskState) -> None:
     """Write how far a store has come."""
     store.rows.write_raw(state, PROGRESS_KEY, encode_progress(progress))
+
+
+@contextmanager
+def reading(home: TopicPartition, store: TimedStore) -> Iterator[None]:
+    """Read rows of a store that no message is about: one that can't be read stops the partition, not the worker.
+
+    Raises:
+        NewerVersionError: a row can't be read.
+    """
+    try:
+        yield
+    except NewerVersionError:
+        raise
+    except (ValueError, IndexError, OverflowError) as error:
+        failed = NewerVersionError(
+            f"{home}: a row of store {store.name} can't be read: {error}. If a newer release wrote it, run that one. "
+            "If this worker's disk is damaged, stop the worker, delete the partition's folder of the store in its data "
+            "folder, and start it again: the store is restored from its changelog"
+        )
+        raise caused(failed, error) from error
 
 
 def first_entries(store: TimedStore, overlay: Overlay, stream_ms: int) -> Iterator[tuple[bytes, bytes]]:

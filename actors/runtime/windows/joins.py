@@ -36,6 +36,7 @@ from actors._core.windows.join_rows import (
     encode_ones,
     segment_of,
     segment_row,
+    shown_rest,
     unmatched_key,
     unmatched_parts,
     with_last_chunk,
@@ -48,7 +49,7 @@ from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState, WindowTime
 from actors.runtime.windows.store import LAST_MS
 from stores._core.overlay import Overlay
-from stores._core.windows import SIDE_AT, decode_progress
+from stores._core.windows import SIDE_AT
 
 How = Literal["inner", "left", "outer"]
 OnUnmatched = Callable[[Context, int, bytes], Awaitable[Any]]
@@ -138,7 +139,7 @@ class JoinStore:
         chunk, place = self._keep(overlay, state, side, at_ms, raw_key, record.value or b"")
         if self.reports[side] and not found:
             row = self._unmatched(side, at_ms, chunk, place, raw_key)
-            self.rows._write(overlay, state, row, b"", None)
+            self._write_end(overlay, state, row)
             time.expect(self, row)
         return found
 
@@ -184,6 +185,10 @@ class JoinStore:
 
     def _unmatched(self, side: int, at_ms: int, chunk: int, place: int, raw_key: bytes) -> bytes:
         return unmatched_key(Unmatched(at_ms + self.spans_ms[side], side, chunk, place, raw_key))
+
+    def _write_end(self, overlay: Overlay, state: TaskState, row: bytes) -> None:
+        carried = state.windows.carried
+        self.rows._write(overlay, state, row, b"" if carried is None else carried.value(state, self.rows, row), None)
 
     def is_late(self, *_: Any) -> bool:
         """Return whether `ctx.late` holds: late records of a join never come to its function."""
@@ -231,7 +236,7 @@ class JoinStore:
         """Return a row's value as people read it: the times of records, or stream time."""
         if raw[:1] == CONTENT:
             return [one.at_ms for one in decode_chunk(raw)]
-        return {"stream_ms": decode_progress(raw).stream_ms} if raw else None
+        return shown_rest(raw)
 
     def shown_row(self, decode: Sequence[Callable[[bytes], Any]], row: bytes, raw: bytes) -> Any:
         """Return a row's value as people read it: its records' times and values, which `decode` reads by side.
@@ -368,7 +373,11 @@ class OneStore(JoinStore):
 
     def _expect(self, overlay: Overlay, state: TaskState, row: bytes) -> None:
         if overlay.get(row) is None:
-            self.rows._write(overlay, state, row, b"", None)
+            # Those that wait have their headers beside them.
+            if unmatched_parts(row).side == LEFT:
+                self._write_end(overlay, state, row)
+            else:
+                self.rows._write(overlay, state, row, b"", None)
         state.windows.expect(self, row)
 
     def close(self, state: TaskState, row: bytes) -> list[tuple[int, bytes]]:

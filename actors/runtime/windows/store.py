@@ -253,8 +253,11 @@ class WindowStore(AcrossKeys, Generic[K, V]):
             raise UsageError(f"window store {self.name}: its windows follow from records and can't be removed")
         overlay, state, raw_key = self._place(key)
         own = self._aligned.starting(self._start_of(window, state))
-        if not (state.windows.is_open(self, own) and overlay.delete(aligned_key(own.start_ms, raw_key))):
+        row = aligned_key(own.start_ms, raw_key)
+        if not (state.windows.is_open(self, own) and overlay.delete(row)):
             return False
+        if state.windows.carried is not None:
+            state.windows.carried.forget(state, self.rows, row)
         if self.values is not None:
             self.values.forget(state, raw_key, own)
         if self.changes is not None:
@@ -357,15 +360,11 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         """Return the first row behind those with nothing but windows that begin (sessions: end) up to a time."""
         if to_ms < 0:
             return b""
-        if self._aligned is not None:
-            return aligned_key(to_ms + 1, b"")
-        return list_key((to_ms + 1) // self.segment_ms, b"")
+        return list_key((to_ms + 1) // self.segment_ms, b"") if self._aligned is None else aligned_key(to_ms + 1, b"")
 
     def expired_ms(self, row: bytes) -> int:
         """Return the time that `expired_until` returned a row for: the last one of a list's segment; -1 of no row."""
-        if not row:
-            return -1
-        return time_of(row) * (1 if self._aligned is not None else self.segment_ms) - 1
+        return time_of(row) * (1 if self._aligned is not None else self.segment_ms) - 1 if row else -1
 
     def result(self, raw: bytes) -> Any:
         """Return the users' value of a window's encoded value."""
@@ -451,6 +450,8 @@ class WindowStore(AcrossKeys, Generic[K, V]):
             # Rows close in their order, so the first one says all.
             row, _ = rows[0]
             state.windows.expect(self, row)
+            if state.windows.carried is not None:
+                state.windows.carried.keep(state, self.rows, [row for row, _ in rows])
         if self.changes is not None and self._aligned is not None:
             for row, raw in rows:
                 self.changes.note(state, key_of(row), self._aligned.starting(time_of(row)), raw[1:])
@@ -474,8 +475,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         last = min(to_ms, max(time.latest_ms, 0) + 1) // segment_ms
         found: dict[int, list[Held]] = {}
         for segment in range(first, last + 1):
-            raw = get(list_key(segment, raw_key))
-            if raw is not None:
+            if (raw := get(list_key(segment, raw_key))) is not None:
                 found[segment] = decode_list(raw)
         return found
 
@@ -490,8 +490,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         near.sort(key=lambda one: one.start_ms)
         changed = into_sliding(kind, near, at_ms, fold, lambda window: time.is_open(self, window))
         self._write_lists(overlay, state, raw_key, found, [], changed)
-        changed.sort(key=lambda one: one.start_ms)
-        return [(one.window, self.result(one.value)) for one in changed]
+        return [(one.window, self.result(one.value)) for one in sorted(changed, key=lambda one: one.start_ms)]
 
     def _into_session(
         self, kind: Session, overlay: Overlay, state: TaskState, raw_key: bytes, at_ms: int, change: Change
@@ -499,7 +498,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         time = state.windows
         from_ms = max(0, at_ms - kind.gap_ms, time.visible_ms(self) + 1)
         # Hot: most records are of their key's last session, or of one behind it.
-        if self.changes is None and not time.is_closing:
+        if self.changes is None and time.carried is None and not time.is_closing:
             changed = self._into_last(overlay, state, raw_key, from_ms, at_ms, change)
             if changed is not None:
                 return changed
@@ -581,12 +580,10 @@ class WindowStore(AcrossKeys, Generic[K, V]):
                 self.rows._write(overlay, state, row, encode_list(after), None)
                 if self.on_close_function is not None:
                     self._expect(overlay, state, row, before, new)
+        if self.on_close_function is not None and state.windows.carried is not None:
+            state.windows.carried.keep_of_lists(state, self, raw_key, gone, changed)
         if self.changes is not None:
-            for one in gone:
-                self.changes.forget(state, raw_key, one.window)
-            for one in changed:
-                if not one.is_merged:
-                    self.changes.note(state, raw_key, one.window, one.value)
+            self.changes.note_lists(state, raw_key, gone, changed)
 
     def _expect(self, overlay: Overlay, state: TaskState, list_row: bytes, before: list[Held], new: list[Held]) -> None:
         """Enter the next close of a list, unless an entry is there that comes no later."""

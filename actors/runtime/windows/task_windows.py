@@ -22,8 +22,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -31,7 +30,6 @@ from typing import Any
 
 import msgspec
 
-from actors._core.outside import caused
 from actors._core.windows.kinds import AlignedWindows, Window
 from actors.errors import NewerVersionError
 from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
@@ -41,6 +39,7 @@ from actors.runtime.message.internal_messages import InternalMessage, InternalRe
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
+from actors.runtime.windows.carried import CarriedHeaders
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import (
     Closes,
@@ -51,6 +50,7 @@ from actors.runtime.windows.closes import (
     former_time,
     is_by_clock,
     read_progress,
+    reading,
     write_progress,
 )
 from actors.runtime.windows.removal import Removal
@@ -156,6 +156,7 @@ class TaskWindows:
         latest_ms: the latest time of a record, no earlier than stream time; of a close, the time it is handled at.
         is_in_order: whether a message is finished before the next one begins.
         is_closing: whether a function is called for a close.
+        carried: keeps headers for closes; None if the app passes none on.
     """
 
     is_busy = False
@@ -173,6 +174,7 @@ class TaskWindows:
         is_in_order: bool,
         follows_feeds: bool = False,
         follows_clock: bool = False,
+        passing: Any = None,
     ) -> None:
         self._state = state
         self._follows_feeds, self._follows_clock = follows_feeds, follows_clock
@@ -182,13 +184,14 @@ class TaskWindows:
         self._is_in_order = is_in_order
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
         self.is_closing = False
+        self.carried = None if passing is None else CarriedHeaders(passing)
         self._closings: dict[TimedStore, _Closing] = {}
         self.stream_ms = self.latest_ms = -1
         for store in stores:
             closes = closes_of(store)
             removal, end = Removal(store, held[store]), bytes([closes.prefix[0] + 1])
             self._closings[store] = _Closing(store, removal, closes, end)
-            with self._reading(store):
+            with reading(self._state.home, store):
                 progress = read_progress(store, self._state)
                 self.stream_ms = max(self.stream_ms, progress.stream_ms)
                 self.latest_ms = max(self.latest_ms, progress.stream_ms, progress.latest_ms)
@@ -201,7 +204,7 @@ class TaskWindows:
         self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
         self._closed_end_ms = -1
         for closing in self._closings.values():
-            with self._reading(closing.store):
+            with reading(self._state.home, closing.store):
                 progress = self._begin(closing)
                 closing.start = progress.closed + b"\x00" if progress.closed else closing.closes.prefix
                 self._look_for_next(closing)
@@ -313,10 +316,7 @@ class TaskWindows:
 
     def advance(self, to_ms: int) -> None:
         """Move stream time on without a record."""
-        if to_ms > self.stream_ms:
-            self.stream_ms = to_ms
-            if to_ms > self.latest_ms:
-                self.latest_ms = to_ms
+        self.stream_ms, self.latest_ms = max(self.stream_ms, to_ms), max(self.latest_ms, to_ms)
 
     @property
     def all_closed_ms(self) -> int:
@@ -393,7 +393,7 @@ class TaskWindows:
         due: list[tuple[_Order, InternalMessage]] = []
         for closing in self._closings.values():
             if closing.next_ms <= self.stream_ms:
-                with self._reading(closing.store):
+                with reading(self._state.home, closing.store):
                     self._take(closing, due)
         if len(self._closings) > 1:
             due.sort(key=lambda one: one[0])
@@ -468,25 +468,6 @@ class TaskWindows:
             self._written_ms = -1
         return progress
 
-    @contextmanager
-    def _reading(self, store: TimedStore) -> Iterator[None]:
-        """Read rows of a store that no message is about: one that can't be read stops the partition, not the worker.
-
-        Raises:
-            NewerVersionError: a row can't be read.
-        """
-        try:
-            yield
-        except NewerVersionError:
-            raise
-        except (ValueError, IndexError, OverflowError) as error:
-            failed = NewerVersionError(
-                f"{self._state.home}: a row of store {store.name} can't be read: {error}. If a newer release wrote it, "
-                "run that one. If this worker's disk is damaged, stop the worker, delete the partition's folder of "
-                "the store in its data folder, and start it again: the store is restored from its changelog"
-            )
-            raise caused(failed, error) from error
-
     def _reached_ms(self) -> int:
         """Return the stream time of what is committed: a message that is going to be tried again hasn't moved it.
 
@@ -503,7 +484,7 @@ class TaskWindows:
         for closing in self._closings.values():
             if not closing.waiting and closing.next_ms <= self.stream_ms:
                 # Its entry may have been handled with another one. What has expired mustn't depend on when it is asked.
-                with self._reading(closing.store):
+                with reading(self._state.home, closing.store):
                     self._look_for_next(closing)
             handled_ms = int(min(handled_ms, closing.first_ms - 1, closing.next_ms - 1))
         return handled_ms
@@ -547,12 +528,13 @@ class TaskWindows:
             has_event_time=not self._by_clock,
         )
         found: Found = []
+        call = partial(self._call, store, closing.closing_ms(row) - 1, found)
         return InternalMessage(
             record,
             partial(self._in_turn, closing, row, found),
             closing.is_done,
             f"the close of a window of store {store.name}",
-            partial(self._call, store, closing.closing_ms(row) - 1, found),
+            call if self.carried is None else self.carried.passed_on(call),
         )
 
     def _in_turn(self, closing: _Closing, row: bytes, found: Found, ctx: Context) -> bool:
@@ -563,10 +545,12 @@ class TaskWindows:
                 closing.expect(row)
                 return False
         found.clear()
-        with self._reading(closing.store):
+        with reading(self._state.home, closing.store):
             # Of an error that a policy skips, the row would be taken out once more.
-            what = closing.closes.take(ctx._working("on_close"), row, found)
-        record = ctx._record
+            state, record = ctx._working("on_close"), ctx._record
+            if self.carried is not None and isinstance(record, InternalRecord):
+                record.headers = self.carried.of_close(state, closing.store.rows, row)
+            what = closing.closes.take(state, row, found)
         if what and isinstance(record, InternalRecord):
             record.what = f"the close of {what} of store {closing.store.name}"
         return bool(what)

@@ -13,6 +13,7 @@ import pytest
 
 from actors import App
 from actors._core.values.rows import encode_span, rows_prefix, span_key
+from actors._core.windows.join_rows import encode_headers
 from actors._core.windows.rows import VALUE, aligned_key
 from actors.formats import Avro
 from actors.formats.schemas.declared import exported
@@ -121,13 +122,15 @@ def test_the_record_that_counts_the_rows_of_a_key_is_no_value(spark: SparkSessio
     assert [row["value_columns"] and row["value_columns"]["owner"] for row in frame.collect()] == [None, "ada"]
 
 
-def test_windows_have_columns_and_the_record_of_their_progress_has_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_windows_have_columns_and_their_progress_and_headers_have_none(spark: SparkSession, tmp_path: Path) -> None:
     old, _, schemas = bytes_and_schemas()
     [own] = schemas.values()
     file = written(tmp_path, {"windows": own | {"has_windows": True}}, "log")
-    content = [(PROGRESS_KEY, encode_progress(Progress())), (aligned_key(60_000, b"ada"), VALUE + old)]
+    window, headers = aligned_key(60_000, b"ada"), encode_headers([("tenant", b"acme")])
+    content = [(PROGRESS_KEY, encode_progress(Progress())), (window, VALUE + old), (b"W" + window[1:], headers)]
     frame = value_columns(spark.createDataFrame(content, "key binary, value binary"), file, "log")
-    assert [row["value_columns"] and row["value_columns"]["owner"] for row in frame.collect()] == [None, "ada"]
+    owners = [row["value_columns"] and row["value_columns"]["owner"] for row in frame.collect()]
+    assert owners == [None, "ada", None]
 
 
 def test_a_list_of_an_avro_type_is_exported_as_one_with_rows() -> None:

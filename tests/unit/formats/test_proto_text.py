@@ -2,8 +2,7 @@
 
 from google.protobuf import descriptor_pb2
 
-from actors.formats.proto_text import proto_text
-from actors.formats.protobuf import _names_of
+from actors.formats.proto_text import names_of, proto_text
 
 FILE = descriptor_pb2.FileDescriptorProto(name="all.proto", package="shop", syntax="proto3", dependency=["item.proto"])
 ORDER = FILE.message_type.add(name="Order")
@@ -60,7 +59,7 @@ def test_a_file_of_everything() -> None:
 
 def test_messages_have_the_places_that_the_descriptor_gives_them() -> None:
     names = {(0,): "shop.Order", (0, 0): "shop.Order.Line", (0, 2): "shop.Order.Price"}
-    assert dict(_names_of(TEXT)) == names
+    assert dict(names_of(TEXT)) == names
 
 
 def test_proto2_and_what_has_no_text() -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NewType, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NewType, NotRequired, TypedDict, TypeVar
 from uuid import UUID
 
 import faust
@@ -59,6 +59,29 @@ class Point:
 class Row(TypedDict):
     id: int
     note: str
+
+
+class Sparse(TypedDict):
+    id: int
+    note: NotRequired[str]
+    size: NotRequired[Size | None]
+    rows: NotRequired[Annotated[list["Sparse"], msgspec.Meta(max_length=9)] | None]
+    by_name: NotRequired[dict[str, "Sparse | int | None"]]
+
+
+class Patch(msgspec.Struct, frozen=True):
+    note: str | msgspec.UnsetType = msgspec.UNSET
+    parts: tuple["Patch | None", ...] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Changed(msgspec.Struct, tag=True, frozen=True):
+    id: int
+    note: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Short(msgspec.Struct, omit_defaults=True):
+    tags: set[str] = msgspec.field(default_factory=set)
+    id: int = 1
 
 
 class Created(msgspec.Struct, tag=True, frozen=True):
@@ -192,6 +215,17 @@ VALUES = [
     (Nested, Nested(Nested(), {"a": (Page((Page((Line("hat"),)),)),)})),
     (Nested, Nested(customer=ADA, records=(Record(id=1, note="x"),))),
     (list[Customer], [ADA]),
+    # What may be missing.
+    (Sparse, {"id": 1, "size": None, "rows": None}),
+    (Sparse, {"id": 1, "note": "x", "size": None, "rows": [{"id": 2, "size": Size.LARGE, "rows": None}]}),
+    (Sparse, {"id": 1, "size": None, "rows": None, "by_name": {"a": {"id": 3, "size": None, "rows": None}}}),
+    (Patch, Patch()),
+    (Patch, Patch("x", (Patch("y"), None, Patch()))),
+    (Changed | Created, Changed(1)),
+    (Short, Short()),
+    (tuple[int, ...] | None, (1, 2)),
+    (Page[tuple[int, ...] | None], Page(((1, 2), None))),
+    (Short, Short({"a"})),
 ]
 FORMATS = {"json": Json, "avro": Avro, "json schema": JsonSchema}
 
@@ -221,6 +255,11 @@ def test_values_and_keys_are_read_back(type_: Any, value: Any, format_: str) -> 
         assert type(back) is type(value)
         # Keys: the bytes of what was read are those that were read.
         assert codec.encode(back) == raw
+
+
+def test_avro_reads_a_field_that_may_be_missing_and_may_be_none_as_none() -> None:
+    codec = codecs_of(Avro, Sparse)[1]
+    assert codec.decode(written(codec, {"id": 1})) == {"id": 1, "size": None, "rows": None}
 
 
 def test_the_arms_of_a_union_may_have_schemas_of_their_own_and_a_namespace() -> None:

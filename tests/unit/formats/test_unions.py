@@ -104,6 +104,22 @@ def test_messages_of_one_file_share_the_subject_of_their_topic() -> None:
         assert [sent.value for sent in driver.outputs(others)] == [Opened(id=1), Closed(id=2)]
 
 
+@pytest.mark.parametrize("ids", ["prefix", "header"])
+def test_a_deletion_has_no_schema(ids: Any) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry=FakeRegistry(), register_schemas=True)
+    changes = app.topic("changes", key_type=str, format=Avro(Created | Deleted, subject="record", ids=ids))
+    others = app.topic("others", key_type=str, format=Avro(Created | Deleted, subject="record", ids=ids))
+
+    @app.actor(changes, tombstones=True)
+    async def follow(ctx: Context, change: Any) -> None:
+        ctx.send(others, key=ctx.key, value=change, headers=ctx.headers)
+
+    with ActorTestDriver(app) as driver:
+        for change in (Created(1), None):
+            driver.send(changes, key="ada", value=change)
+        assert [sent.value for sent in driver.outputs(others)] == [Created(1), None]
+
+
 def test_schemas_of_all_types_are_declared() -> None:
     app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry=FakeRegistry())
     app.topic("changes", key_type=str, format=Avro(Created | Deleted, subject="record"))
