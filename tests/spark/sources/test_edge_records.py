@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaProducer
 from pyspark.sql import functions as F  # noqa: N812
@@ -19,7 +24,7 @@ from spark_replay.sources import reading
 from spark_replay.sources.archives.archive import ArchiveSource
 from spark_replay.sources.brokers import tailing
 from stores._core.record import METADATA_HEADER, encode_metadata
-from tests.kafka.helpers import make_topics, unique
+from tests.kafka.helpers import ROOT, make_topics, unique
 from tests.spark.sources.archives import in_topic
 
 if TYPE_CHECKING:
@@ -35,12 +40,15 @@ ANY_TIME = {
 }
 HEADERS: list[list[tuple[str, Any]]] = [[], [("a", b"1"), ("a", b"2"), ("", b""), ("a", b"1")], [("é\0", b"\xff\0")]]
 METADATA = (METADATA_HEADER, encode_metadata(1, 2))
+LARGEST_BYTES = 200_000_000
 
 Sent = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]]]
 
 
-async def send(brokers: str, topic: str, records: Iterable[Sent]) -> None:
-    producer = AIOKafkaProducer(bootstrap_servers=brokers, linger_ms=0)
+async def send(brokers: str, topic: str, records: Iterable[Sent], compression: str | None = None) -> None:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=brokers, linger_ms=0, max_request_size=LARGEST_BYTES, compression_type=compression
+    )
     await producer.start()
     try:
         for key, value, at_ms, headers in records:
@@ -95,7 +103,9 @@ def test_a_time_that_spark_lacks_is_named(spark: SparkSession, brokers: str, tmp
         archive_topics(spark, Wanted(brokers=brokers, topics=(name,)), to=tmp_path / "to")
 
 
-def test_a_value_that_no_task_has_the_memory_for_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):
+def test_a_value_that_no_task_has_the_memory_for_is_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     log = [(0, 0, b"a", b"v"), (0, 1, b"k", b"v" * 3_000), (0, 2, b"b", None)]
     records = spark.createDataFrame(log, "partition int, offset bigint, key binary, value binary")
     rows = records.withColumn("topic", F.lit("a--s-changelog"))
@@ -105,8 +115,45 @@ def test_a_value_that_no_task_has_the_memory_for_is_named(spark: SparkSession, m
     assert limited.select("offset").count() == 3
     text = "^a--s-changelog partition 0, offset 1, key base64:aw==: the value has 3000 bytes, and a task needs 1000000 "
     text += r"times as much memory: raise spark\.driver\.memory to more than 2861 MiB, by --spark-option$"
-    with pytest.raises(ReadError, match=text), reading.reading("the log"):
-        limited.collect()
+    for act in (limited.collect, lambda: limited.write.parquet(str(tmp_path / "to"))):
+        with pytest.raises(ReadError, match=text), reading.reading("the log"):
+            act()
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_a_value_of_50_mb(brokers: str, tmp_path: Path):
+    """A heap of 1 GiB is enough; where a larger value isn't read, the error names its record."""
+    names = [unique("app--large-changelog") for _ in range(2)]
+    # a broker takes 100 MB at once, compressed
+    values = [random.Random(1).randbytes(50_000_000), bytes(140_000_000)]
+    asyncio.run(make_topics(brokers, *names, config=ANY_TIME | {"max.message.bytes": "100000000"}))
+    for name, value in zip(names, values, strict=True):
+        records: list[Sent] = [(key, key, 0, [METADATA]) for key in (b"a", b"b")]
+        asyncio.run(send(brokers, name, [*records, (b"k", value, 0, [METADATA])], compression="gzip"))
+
+    def run(memory: str, *words: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "spark_replay", *words, "--json"]
+        command += ["--spark-option", f"spark.driver.memory={memory}"]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False, timeout=600)
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return result
+
+    topics = [word for name in names for word in ("--topic", name)]
+    done = run("4g", "archive", "--once", "--brokers", brokers, *topics, "--to", str(tmp_path / "archive"))
+    assert done["error"] is None
+    log = ["--archive", str(tmp_path / "archive"), "--changelog"]
+    done = run("1g", "rebuild", *log, names[0], "--to", str(tmp_path / "to"))
+    assert (done["error"], done["totals"]["keys"]) == (None, 3)
+    files = (tmp_path / "to").rglob("*.parquet")
+    state = [row for file in files for row in pq.ParquetFile(file).read(["key", "value"]).to_pylist()]
+    assert {row["key"]: row["value"] for row in state} == {b"a": b"a", b"b": b"b", b"k": values[0]}
+    done = run("1g", "rebuild", *log, names[1], "--to", str(tmp_path / "other"))
+    assert done["error"] == (
+        f"{names[1]} partition 0, offset 2, key base64:aw==: the value has 140000000 bytes, and a task needs 8 times "
+        "as much memory: raise spark.driver.memory to more than 1068 MiB, by --spark-option"
+    )
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("at_ms", [0, YEAR_10000_MS - 1, YEAR_10000_MS, 2**63 - 1])

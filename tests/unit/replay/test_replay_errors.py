@@ -13,12 +13,12 @@ from pyspark.errors import PySparkException
 
 from spark_replay.cli import main
 from spark_replay.cli.options import Failure, failing
-from spark_replay.errors import BrokerError, ReadError, ReplayError, ToolMissingError
+from spark_replay.errors import BrokerError, ReadError, ReplayError, TargetError, ToolMissingError
 from spark_replay.jars import package_of
 from spark_replay.session import _of_tables
 from spark_replay.sources.brokers import topic
 from spark_replay.sources.reading import reading
-from spark_replay.sources.tables import Table
+from spark_replay.sources.tables import BEGIN, Commit, Table
 
 
 class Cause:
@@ -104,6 +104,41 @@ def test_a_session_without_the_format_of_a_table(where: str, settings: dict[str,
     spark = SimpleNamespace(version="4.0.0", conf=settings)
     with pytest.raises(ReplayError, match=text):
         Table.of(spark, where)
+
+
+@pytest.mark.parametrize(
+    ("where", "commits", "error"),
+    [
+        ("delta:/x", [("MERGE", True)], LookupError),
+        ("delta:/x", [("OPTIMIZE", True), ("MERGE", True)], LookupError),
+        ("delta:/x", [("MERGE", True), ("DELETE", False)], TargetError),
+        ("delta:/x", [("MERGE", True), ("DELETE", True)], TargetError),
+        ("iceberg:a.b", [("append", True)], LookupError),
+        ("iceberg:a.b", [("overwrite", True), ("delete", True)], TargetError),
+        ("iceberg:a.b", [], TargetError),
+    ],
+)
+def test_a_merge_has_one_commit(
+    where: str, commits: list[tuple[str, bool]], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread's commit by the same session carries the merge's text too; so does a compaction, which counts."""
+    text, before = BEGIN + "1}", Commit(3, BEGIN + "0}", "MERGE")
+    newer = [Commit(9 - number, text if is_ours else None, kind) for number, (kind, is_ours) in enumerate(commits)]
+    histories = [[before], [*newer, before]]
+    monkeypatch.setattr(Table, "commits", lambda _: histories.pop(0) if len(histories) > 1 else histories[0])
+
+    def rows(_: Table) -> None:
+        raise LookupError("the rows are counted next")
+
+    monkeypatch.setattr(Table, "rows", rows)
+    session = SimpleNamespace(
+        sql=lambda _: None,
+        conf=SimpleNamespace(set=lambda *_: None, unset=lambda _: None),
+        catalog=SimpleNamespace(dropTempView=lambda _: None),
+    )
+    changes = SimpleNamespace(columns=["key", "is_live"], createOrReplaceTempView=lambda _: None)
+    with pytest.raises(error, match=r"before or while partition 0 was merged|counted next"):
+        Table(session, where).merge(changes, 0, text, after=[before], keys=1)
 
 
 def test_a_snapshot_offers_no_archive() -> None:
