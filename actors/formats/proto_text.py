@@ -25,7 +25,7 @@ _TOKEN = re.compile(
 class Message(NamedTuple):
     """A message of a text: its place among those of its file, with those around it, its full name and its fields."""
 
-    index: tuple[int, ...]
+    place: tuple[int, ...]
     name: str
     fields: Fields
 
@@ -157,7 +157,7 @@ def names_of(text: str) -> dict[tuple[int, ...], str]:
     """Return the names of the messages of a schema, a `.proto` file or base64 of its descriptor, by their places."""
     file = _descriptor(text)
     if file is None:
-        return {message.index: message.name for message in _messages_in(text)}
+        return {message.place: message.name for message in _messages_in(text)}
     names: dict[tuple[int, ...], str] = {}
     waiting: list[tuple[tuple[int, ...], str, Any]] = [((), file.package, file)]
     while waiting:
@@ -196,7 +196,7 @@ def _messages_in(text: str) -> Iterator[Message]:
             if len(around) >= MAX_DEPTH:
                 raise ValueError(f"its messages are deeper than {MAX_DEPTH} levels")
             outer = around[-1] if around else Message((), package, {})
-            around.append(Message((*outer.index, counts[-1]), _dotted(outer.name, name), {}))
+            around.append(Message((*outer.place, counts[-1]), _dotted(outer.name, name), {}))
             counts[-1] += 1
             counts.append(0)
             blocks.append("message")
