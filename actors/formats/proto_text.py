@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 Fields = dict[int, tuple[str, str, str]]
 """By number: name, type and label."""
 _TOKEN = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|\bpackage\s+(?P<package>[\w.]+)"""
-    r"|\b(?P<block>message|enum|oneof|service|extend)\s+(?P<name>[\w.]+)\s*\{|\bgroup\s+(?P<group>\w+)\s*=[^{;]*\{"
-    r"|(?<![\w.])(?:(?P<label>repeated|required|optional)\s+)?(?!group\b)(?P<type>map\s*<[^>]*>|\.?[A-Za-z_][\w.]*)"
+    # No part looks further than a part that begins in it: hostile text costs one pass, so what isn't closed has no end.
+    r"""//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\])*(?:"|\Z)|'(?:\\.|[^'\\])*(?:'|\Z)|\bpackage\s+(?P<package>[\w.]+)"""
+    r"|\b(?P<block>message|enum|oneof|service|extend)\s+(?P<name>[\w.]+)\s*\{"
+    r"|\bgroup\s+(?P<group>\w+)\s*=\s*\d+\s*(?:\[[^][{;]*\]\s*)?\{"
+    r"|(?<![\w.])(?:(?P<label>repeated|required|optional)\s+)?(?!group\b)(?P<type>map\s*<[^<>]*>|\.?[A-Za-z_][\w.]*)"
     r"\s+(?P<field>\w+)\s*=\s*(?P<number>\d+)|(?P<open>\{)|(?P<close>\})",
     re.DOTALL,
 )
@@ -28,6 +30,8 @@ class Message(NamedTuple):
     fields: Fields
 
 
+MAX_DEPTH = 64
+"""How deep messages are declared in each other, at most."""
 _GROUP, _REPEATED, _REQUIRED = 10, 3, 2
 _END = 1 << 29
 
@@ -186,6 +190,8 @@ def _messages_in(text: str) -> Iterator[Message]:
         package = token["package"] or package
         name = token["group"] or (token["name"] if token["block"] == "message" else None)
         if name:
+            if len(around) >= MAX_DEPTH:
+                raise ValueError(f"its messages are deeper than {MAX_DEPTH} levels")
             outer = around[-1] if around else Message((), package, {})
             around.append(Message((*outer.place, counts[-1]), _dotted(outer.name, name), {}))
             counts[-1] += 1

@@ -11,12 +11,10 @@ from actors._core.unions import arms_of
 from actors.declare.values.codecs import Place
 from actors.errors import ConfigurationError
 from actors.formats.framing import Read, RegistryFormat, read_varint
-from actors.formats.proto_text import names_of, proto_text
+from actors.formats.proto_text import MAX_DEPTH, names_of, proto_text
 from actors.formats.registry import Schema, SchemaType
 
 _FIRST: tuple[int, ...] = (0,)
-MAX_INDEX = 64
-"""How deep messages are declared in each other, at most."""
 _BUILT_IN = ("google/protobuf/", "confluent/")
 
 
@@ -143,7 +141,7 @@ def _varint(number: int) -> bytes:
 
 def _read_index(raw: bytes, start: int) -> tuple[tuple[int, ...], int]:
     count, at = read_varint(raw, start, "its message index")
-    if not 0 <= count <= MAX_INDEX:
+    if not 0 <= count <= MAX_DEPTH:
         raise ValueError(f"its message index has {count} numbers")
     index = []
     for _ in range(count):

@@ -1,5 +1,8 @@
 """The text of a descriptor says what the descriptor does, as a parser of `.proto` files sees it."""
 
+import time
+
+import pytest
 from google.protobuf import descriptor_pb2
 
 from actors.formats.proto_text import names_of, proto_text
@@ -74,3 +77,33 @@ def test_proto2_and_what_has_no_text() -> None:
     )
     message.extension_range.add(start=100, end=200)
     assert proto_text(file) is None
+
+
+PARTS = [
+    "a",
+    "a_ ",
+    "message ",
+    "/* ",
+    '\\"',
+    "\\'",
+    "map<",
+    "map <a ",
+    "optional ",
+    "group a = ",
+    "group a = 1 [",
+    "x = ",
+]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("head", ["message A { ", 'message A { "'])
+def test_a_long_text_is_read_in_one_pass(head: str, part: str) -> None:
+    began_s = time.process_time()
+    assert names_of(head + part * (300_000 // len(part))) == {(0,): "A"}
+    # A look at the rest for each part takes much longer.
+    assert time.process_time() - began_s < 10
+
+
+def test_messages_that_are_declared_too_deep_in_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="deeper than 64 levels"):
+        names_of("message A {" * 100_000)

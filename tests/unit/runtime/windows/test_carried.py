@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from actors import App, Context, Every, Hopping, OnError, Session, Sliding, Tumbling, aggregates
+from actors._core.windows.join_rows import encode_headers
+from actors._core.windows.rows import aligned_key, close_key
 from actors.testing import ActorTestDriver
+from spark_replay.printing import row_key, row_value
 
 MINUTE = timedelta(minutes=1)
 START_MS = 1_700_000_040_000
@@ -195,3 +198,12 @@ def test_headers_that_are_too_large_for_the_changelog_are_left_out() -> None:
         send(driver, "ada", 1, {"tenant": b"x" * 1_048_400})
         driver.close_windows()
         assert tenants(driver) == [("ada", 1, None)]
+
+
+def test_reports_of_spark_replay_show_the_rows() -> None:
+    aligned, listed = b"W" + aligned_key(60_000, b"ada")[1:], b"E" + close_key(60_000, 7, b"ada")[1:]
+    assert row_key(aligned, has_windows=True).startswith("ada, the headers for the window from 1970-01-01")
+    assert row_key(listed, has_windows=True).startswith("ada, the headers for what ends at 1970-01-01")
+    assert row_value(encode_headers([("tenant", b"acme"), ("id", b"\xff")]), has_windows=True) == (
+        "tenant: acme; id: base64:/w=="
+    )
