@@ -177,9 +177,9 @@ class Table:
             self.spark.conf.unset(_TEXTS[self.format])
             self.spark.catalog.dropTempView(view)
         newer = [commit for commit in self.commits()[:2] if commit not in after]
-        count = sum(commit.operation not in _HARMLESS[self.format] for commit in newer)
+        writes = sum(commit.operation not in _HARMLESS[self.format] for commit in newer)
         # a commit that another thread makes by this session meanwhile has the text too
-        if {commit.text for commit in newer} != {text} or count > 1:
+        if {commit.text for commit in newer} != {text} or writes > 1:
             raise self._interrupted(partition)
         with reading(self.where):
             count = self.rows().where(F.col("partition") == partition).count()
