@@ -39,7 +39,7 @@ from actors.declare.values.messages import _tag_in
 from actors.declare.values.stored import stored_values
 from actors.declare.values.versions import versioned
 from actors.errors import NewerVersionError, NotReadyError
-from actors.formats.schemas.compatibility import schema_json
+from actors.formats.registry import schema_json
 from actors.http_client import HttpReply
 from actors.local_kafka import probe
 from actors.local_kafka import settings as local_settings

@@ -15,7 +15,7 @@ from actors.errors import ConfigurationError
 from actors.formats.avro_schema import MAX_DEPTH, Walk, depth_of, is_left_out, read_default, record_name, schema_of
 from actors.formats.data import PlainData, plain_data
 from actors.formats.framing import Read, RegistryFormat, Subject
-from actors.formats.registry import Schema, SchemaType
+from actors.formats.registry import Schema, SchemaType, schema_json
 
 _MEANINGLESS = ("doc", "default", "aliases", "order")
 """Of two schemas that differ in these only, one reads what the other wrote as it is."""
@@ -134,8 +134,8 @@ def parsed(schema: Schema, named: dict[str, Any]) -> Any:
     import fastavro
 
     for text in schema.resolved.values():
-        fastavro.parse_schema(json.loads(text), named_schemas=named)
-    return fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+        fastavro.parse_schema(schema_json(text), named_schemas=named)
+    return fastavro.parse_schema(schema_json(schema.text), named_schemas=named)
 
 
 def _with_read_defaults(schema: Any) -> Any:

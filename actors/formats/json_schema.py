@@ -13,8 +13,7 @@ from actors._core.unions import arms_of, is_union
 from actors.declare.values.codecs import UNTYPED, Codec, Place, is_model, is_record, resolve, resolve_key
 from actors.errors import ConfigurationError
 from actors.formats.framing import Read, RegistryFormat, Subject
-from actors.formats.registry import Schema, SchemaType
-from actors.formats.schemas.compatibility import schema_json
+from actors.formats.registry import Schema, SchemaType, schema_json
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -24,6 +24,7 @@ from yarl import URL
 
 from actors._core.backoff import Backoff
 from actors._core.logs import Reminders, escaping, text_of
+from actors._core.outside import MALFORMED
 from actors.errors import ConfigurationError, UnresolvedSchemaError
 from actors.http_client import HttpClient
 
@@ -428,3 +429,11 @@ def client_of(app: Any) -> RegistryClient:
     client = RegistryClient(transport, registers=app.register_schemas)
     _clients[app] = registry, client
     return client
+
+
+def schema_json(text: str) -> Any:
+    """Decode the text of a schema, which may be another program's; `ValueError` if it isn't JSON."""
+    try:
+        return json.loads(text)
+    except MALFORMED as error:
+        raise ValueError(f"a schema isn't JSON ({error}): {text[:80]!r}") from error

@@ -15,8 +15,7 @@ import msgspec
 from actors.declare.values.codecs import UNTYPED, Codec, Place, is_model, is_record, strip_optional
 from actors.declare.values.schemas import bound, topic_codecs
 from actors.formats.framing import RegistryFormat
-from actors.formats.registry import Schema
-from actors.formats.schemas.compatibility import schema_json
+from actors.formats.registry import Schema, schema_json
 from actors.runtime.message.outputs import SCHEMA_HEADERS, TYPE_HEADER
 
 VERSION = "3.0.0"

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from actors._core.logs import text_of
-from actors._core.outside import MALFORMED
 from actors.formats.avro import parsed
 from actors.formats.proto_text import Fields, messages_of
-from actors.formats.registry import Schema
+from actors.formats.registry import Schema, schema_json
 
 Problem = tuple[str, str]
 """The path of a field, and what is wrong with it."""
@@ -49,14 +48,6 @@ def problems(reader: Schema, writer: Schema) -> list[Problem]:
     if reader.type == "JSON":
         return list(_Json(schema_json(reader.text), schema_json(writer.text)).problems())
     return list(_Avro(reader, writer).problems())
-
-
-def schema_json(text: str) -> Any:
-    """Decode the text of a schema, which may be another program's; `ValueError` if it isn't JSON."""
-    try:
-        return json.loads(text)
-    except MALFORMED as error:
-        raise ValueError(f"a schema isn't JSON ({error}): {text[:80]!r}") from error
 
 
 def lines(schema: Schema) -> list[str]:
