@@ -68,8 +68,8 @@ def _examples(operation: type[Operation]) -> str | None:
 
 
 def _parameter(field: Field[Any], hint: Any) -> click.Parameter:
-    least = field.metadata.get("least", 0)
-    types = {int: click.IntRange(min=least), float: click.FloatRange(min=least), datetime: click.DateTime()}
+    least, most = field.metadata.get("least", 0), field.metadata.get("most")
+    types = {int: click.IntRange(least, most), float: click.FloatRange(least, most), datetime: click.DateTime()}
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
     kind = next(part for part in parts if part is not NoneType)
     is_many = get_origin(kind) is tuple

@@ -104,6 +104,8 @@ def test_help_of_each_command_has_an_example_of_it() -> None:
         (["show", "\udcff"], "isn't UTF-8 text"),
         (["burn"], "'burn'"),
         (["break", "x", "--timeout", "0"], "--timeout"),
+        (["break", "x", "--timeout", "inf"], "--timeout"),
+        (["set", "x", "1", "--timeout", "1e300"], "--timeout"),
         (["set", "x", "1", "--version", "-1"], "--version"),
         (["set", "x", "--delete", "--version", "two"], "'two'"),
         (["set", "x", "-5"], "-5"),
