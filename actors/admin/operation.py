@@ -73,5 +73,5 @@ def argument(metavar: str, **more: Any) -> Any:
 
 
 def option(help: str, default: Any = None, **more: Any) -> Any:
-    """Return a field that is an option; `more` may have its `flag`, its `metavar` and its `least` value."""
+    """Return a field that is an option; `more` may have its `flag`, its `metavar`, its `least` and its `most` value."""
     return field(default=default, metadata={"help": help, **more})

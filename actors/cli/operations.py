@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import inspect
+import signal
 import socket
 from collections.abc import Iterable
 from dataclasses import MISSING, Field, fields
@@ -45,7 +46,7 @@ def add_operations(root: click.Group, operations: Iterable[type[Operation]]) -> 
 def _command(operation: type[Operation], name: str) -> click.Command:
     @with_session
     def run(session: Session, /, **arguments: Any) -> None:
-        caller = Caller(_caller(), lambda question: click.confirm(question, abort=True, err=True))
+        caller = Caller(_caller(), _confirm)
         try:
             answer = asyncio.run(operation(**arguments).run(session.setup, caller))
         except UsageError as error:
@@ -68,8 +69,8 @@ def _examples(operation: type[Operation]) -> str | None:
 
 
 def _parameter(field: Field[Any], hint: Any) -> click.Parameter:
-    least = field.metadata.get("least", 0)
-    types = {int: click.IntRange(min=least), float: click.FloatRange(min=least), datetime: click.DateTime()}
+    least, most = field.metadata.get("least", 0), field.metadata.get("most")
+    types = {int: click.IntRange(least, most), float: click.FloatRange(least, most), datetime: click.DateTime()}
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
     kind = next(part for part in parts if part is not NoneType)
     is_many = get_origin(kind) is tuple
@@ -103,6 +104,15 @@ def _print(session: Session, answer: Answer) -> None:
             session.say(line)
     if answer.failure is not None:
         raise click.ClickException(" ".join(answer.failure.split()))
+
+
+def _confirm(question: str) -> None:
+    # The event loop's would end the command at its next await, which comes behind the answer.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        click.confirm(question, abort=True, err=True)
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 def _caller() -> str:

@@ -11,7 +11,7 @@ import click
 from actors._faust.setup import Setup
 from actors.admin.operation import Answer, Caller, Operation, argument, option
 from actors.coordination.cli.reading import holder_json
-from actors.coordination.cli.service import NAME, TIMEOUT, TIMEOUT_S, client_of
+from actors.coordination.cli.service import MAX_TIMEOUT_S, NAME, TIMEOUT, TIMEOUT_S, client_of
 from actors.coordination.cli.text import quoted
 from actors.coordination.errors import CoordinationError
 from actors.coordination.locks import Holder
@@ -38,7 +38,7 @@ class BreakLock(Operation):
     examples: ClassVar[tuple[str, ...]] = ("faust -A actors.coordination.app locks break printer-7",)
     name: str = argument("NAME", type=NAME)
     yes: bool = option("Don't ask.", False)
-    timeout: float = option(TIMEOUT, TIMEOUT_S, least=0.1)
+    timeout: float = option(TIMEOUT, TIMEOUT_S, least=0.1, most=MAX_TIMEOUT_S)
 
     async def run(self, setup: Setup, caller: Caller) -> Answer:
         """Break the lock; say what there was to see just before.

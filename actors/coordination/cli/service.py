@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition
 
 TIMEOUT_S = 10.0
+MAX_TIMEOUT_S = 3600.0
 TIMEOUT = "How many seconds to wait for an answer of the service."
 
 

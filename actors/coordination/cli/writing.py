@@ -8,7 +8,15 @@ from typing import ClassVar
 
 from actors._faust.setup import Setup
 from actors.admin.operation import Answer, Caller, Operation, argument, option
-from actors.coordination.cli.service import NAME, TIMEOUT, TIMEOUT_S, UnknownNameError, client_of, is_text
+from actors.coordination.cli.service import (
+    MAX_TIMEOUT_S,
+    NAME,
+    TIMEOUT,
+    TIMEOUT_S,
+    UnknownNameError,
+    client_of,
+    is_text,
+)
 from actors.coordination.messages import MAX_DATA
 from actors.errors import UsageError
 from stores._core.printable import printable
@@ -34,7 +42,7 @@ class SetNode(Operation):
     value: str | None = None
     version: int | None = option("Only if this is its version now; 0: none yet.", metavar="N")
     delete: bool = option("Delete the node; no VALUE.", False)
-    timeout: float = option(TIMEOUT, TIMEOUT_S, least=0.1)
+    timeout: float = option(TIMEOUT, TIMEOUT_S, least=0.1, most=MAX_TIMEOUT_S)
 
     async def run(self, setup: Setup, caller: Caller) -> Answer:
         """Write or delete the node."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from actors.cli import cli
-from actors.coordination.cli import OPERATIONS
+from actors.cli import cli, session
+from actors.coordination import messages as m
+from actors.coordination.cli import OPERATIONS, breaking
 from actors.coordination.cli.locks import how_held
 from actors.coordination.cli.reading import Found
 from actors.coordination.cli.text import SHOWN_CHARS, duration, left, quoted, short
@@ -104,6 +111,8 @@ def test_help_of_each_command_has_an_example_of_it() -> None:
         (["show", "\udcff"], "isn't UTF-8 text"),
         (["burn"], "'burn'"),
         (["break", "x", "--timeout", "0"], "--timeout"),
+        (["break", "x", "--timeout", "inf"], "--timeout"),
+        (["set", "x", "1", "--timeout", "1e300"], "--timeout"),
         (["set", "x", "1", "--version", "-1"], "--version"),
         (["set", "x", "--delete", "--version", "two"], "'two'"),
         (["set", "x", "-5"], "-5"),
@@ -113,6 +122,36 @@ def test_bad_arguments_are_usage_errors(arguments: list[str], part: str) -> None
     done = CliRunner().invoke(cli.commands["locks"], arguments)
     assert done.exit_code == 2, done.output
     assert part in done.stderr
+
+
+def test_a_question_ends_with_the_first_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = []
+
+    class Client:
+        async def look(self, name: str) -> m.View:
+            told = {"version": 1, "waiting": 0, "last_token": 1, "data": None, "data_version": 0, "members": ()}
+            return m.View(holders=(holder(),), **told)
+
+    @asynccontextmanager
+    async def client_of(*_: object) -> AsyncIterator[Client]:
+        yield Client()
+
+    def confirm(*_: object, **__: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+        answered.append("the question still stands")
+
+    monkeypatch.setattr(session, "_session", lambda context: SimpleNamespace(setup=None, as_json=False))
+    monkeypatch.setattr(breaking, "client_of", client_of)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(click, "confirm", confirm)
+    former: Any = signal.getsignal(signal.SIGINT)
+    with pytest.raises(click.ClickException, match="x wasn't broken"):
+        cli.commands["locks"].main(["break", "x"], standalone_mode=False)
+    assert answered == []
+    assert signal.getsignal(signal.SIGINT) is former
 
 
 def test_a_worker_doesnt_import_the_commands() -> None:
