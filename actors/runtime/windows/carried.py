@@ -71,7 +71,7 @@ class CarriedHeaders:
 def remove_kept(state: TaskState, store: Any) -> None:
     """Remove the headers for all closes: nothing replaces them, and they would be an earlier message's later."""
     overlay = state.overlays[store]
-    for row, _ in list(overlay.items(b"E", b"X")):
+    for row in [row for row, _ in overlay.items(b"E", b"X")]:
         overlay.delete(row)
     state.scope.release()
 
