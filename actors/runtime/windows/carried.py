@@ -4,7 +4,7 @@
     "E" end segment key      for the window of a list that ends then, or beside the row "e" of a window that changed
 
 A value is "h" and pairs of name and bytes, in MessagePack. Of a record of a join without a match it is in the row "u".
-The rows are removed with the close.
+The rows are removed with the close, or at a takeover by a program that keeps none for that store.
 """
 
 from __future__ import annotations
@@ -66,6 +66,14 @@ class CarriedHeaders:
         """Return the call of a close, whose outputs have its headers."""
         handler = self._passing.wrapped(lambda ctx, _: call(ctx))
         return lambda ctx: handler(ctx, None)
+
+
+def remove_kept(state: TaskState, store: Any) -> None:
+    """Remove the headers for all closes: nothing replaces them, and they would be an earlier message's later."""
+    overlay = state.overlays[store]
+    for row in [row for row, _ in overlay.items(b"E", b"X")]:
+        overlay.delete(row)
+    state.scope.release()
 
 
 def _place(row: bytes) -> bytes:

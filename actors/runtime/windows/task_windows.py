@@ -39,7 +39,7 @@ from actors.runtime.message.internal_messages import InternalMessage, InternalRe
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
-from actors.runtime.windows.carried import CarriedHeaders
+from actors.runtime.windows.carried import CarriedHeaders, remove_kept
 from actors.runtime.windows.changes import ChangeStore
 from actors.runtime.windows.closes import (
     Closes,
@@ -455,6 +455,8 @@ class TaskWindows:
         closing.expired = progress.expired
         # First, so that what some disks have still is neither shown nor closed: another disk has removed it.
         closing.removal.remove(progress.expired)
+        if self.carried is None or (isinstance(store, WindowStore) and store.on_close_function is None):
+            remove_kept(self._state, store.rows)
         closing.note_grace(progress)
         self._closed_end_ms = max(self._closed_end_ms, closing.closed_end_ms)
         closing.has_entries = closing.closes.has_entries and store.on_close_function is not None

@@ -193,6 +193,42 @@ def test_without_names_nothing_is_kept(windows: Any) -> None:
         assert rows_with_headers(driver) == (0, 0)
 
 
+@pytest.mark.parametrize("windows", [Tumbling(MINUTE), Session(MINUTE)], ids=str)
+def test_what_was_kept_goes_when_the_app_passes_no_headers_on_any_more(windows: Any) -> None:
+    with ActorTestDriver(counting(windows)) as driver:
+        send(driver, "ada", 1, EARLY)
+        assert rows_with_headers(driver)[1] == 1
+        driver.restart(counting(windows, names=()))
+        send(driver, "ada", 1, LATE)
+        assert rows_with_headers(driver)[1] == 0
+        driver.restart(counting(windows))
+        driver.close_windows()
+        # Those of the first message aren't of the one that changed the window last.
+        assert tenants(driver) == [("ada", 2, None)]
+
+
+def test_what_was_kept_goes_when_nothing_is_called_for_closes_any_more() -> None:
+    with ActorTestDriver(counting(Tumbling(MINUTE))) as driver:
+        send(driver, "ada", 1, EARLY)
+        silent = counting(Tumbling(MINUTE))
+        next(iter(silent.actors.values())).windows[0].on_close_function = None
+        driver.restart(silent)
+        send(driver, "ada", 2, LATE)
+        assert rows_with_headers(driver) == (1, 0)
+        driver.restart(counting(Tumbling(MINUTE)))
+        driver.close_windows()
+        assert tenants(driver) == [("ada", 2, None)]
+
+
+def test_changes_keep_no_headers_when_the_app_passes_none_on_any_more() -> None:
+    with ActorTestDriver(counting(Tumbling(MINUTE), emit=Every(seconds=10))) as driver:
+        send(driver, "ada", 1, EARLY)
+        driver.restart(counting(Tumbling(MINUTE), names=(), emit=Every(seconds=10)))
+        driver.close_windows()
+        assert tenants(driver) == [("ada", 1, None)]
+        assert rows_with_headers(driver, "counts-changes")[1] == 0
+
+
 def test_headers_that_are_too_large_for_the_changelog_are_left_out() -> None:
     with ActorTestDriver(counting(Tumbling(MINUTE))) as driver:
         send(driver, "ada", 1, {"tenant": b"x" * 1_048_400})
