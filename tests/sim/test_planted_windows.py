@@ -157,7 +157,7 @@ def close_by_the_grace_of_the_last_start(patch: Patch) -> None:
 
 def emit_an_older_value_last(patch: Patch) -> None:
     """What waits for an interval that began before intervals became shorter stays as it was."""
-    edit = ("if waiting_ms > now_ms:", "if waiting_ms == until_ms:")
+    edit = ("if waiting_ms > now_ms]", "if waiting_ms == until_ms]")
     patch.setattr(ChangeStore, "note", rewritten(ChangeStore.note, edit))
 
 
