@@ -85,7 +85,7 @@ async def test_a_worker_with_a_wrong_certificate_is_asked_nothing(
         url = str(server.make_url("")).rstrip("/")
         with pytest.raises(aiohttp.ClientError, match=said):
             await workers.fetch("GET", url, "/state", partitions=[0])
-        async with StateClient(url, token=READ, ssl=authority.trust(), timeout=timedelta(seconds=0.2)) as client:
+        async with StateClient(url, token=READ, ssl=authority.trust(), timeout=timedelta(seconds=1)) as client:
             with pytest.raises(StateUnavailableError, match=said):
                 await client.get("s", "key")
     await workers.close()
