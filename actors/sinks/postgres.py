@@ -177,7 +177,7 @@ class Postgres(Target):
             statement = sql.SQL(_DDL).format(self._offsets)
             try:
                 await connection.execute(statement)
-            except psycopg.errors.UniqueViolation:
+            except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateObject):
                 # Another worker has made it at the same time.
                 pass
             except psycopg.errors.InsufficientPrivilege:

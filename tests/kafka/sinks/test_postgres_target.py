@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -105,6 +106,13 @@ async def test_without_a_key_rows_are_added_and_those_without_a_row_passed_over(
     await target.write(*batch([("k", {"n": 1, "word": "tab\tand \\N"}), ("k", None), ("k", {"n": 1, "word": None})]))
     assert postgresql.run_sql(address, "SELECT n, word FROM lines ORDER BY word") == "1,tab\tand \\N\n1,\n"
     await target.close()
+
+
+async def test_partitions_that_are_claimed_at_once_make_the_table_of_offsets_once(address: str) -> None:
+    targets = [made(address) for _ in range(12)]
+    claims = (target.claim(TopicPartition("orders", number), "t1") for number, target in enumerate(targets))
+    assert await asyncio.gather(*claims) == [(None, 1)] * len(targets)
+    await asyncio.gather(*(target.close() for target in targets))
 
 
 async def test_a_writer_that_lost_its_partition_is_refused_and_leaves_nothing(address: str) -> None:
