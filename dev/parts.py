@@ -123,15 +123,19 @@ class Part:
         self.down(delete=True)
 
     def kill(self) -> None:
-        """Kill the process and its children (SIGKILL) and wait until it is gone."""
+        """Kill the process and its children (SIGKILL) and wait until they are gone."""
+        processes = [self.process]
         # stopped, it starts no more of them and waits for none, so that their pids stay theirs
         with suppress(FileNotFoundError, ProcessLookupError):
             self.process.send(signal.SIGSTOP)
-            for child in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split():
-                os.kill(int(child), signal.SIGKILL)
-        self.process.send(signal.SIGKILL)
-        if not self.process.wait(_KILL_TIMEOUT_S):
-            raise PartError(f"{self.folder.name}: process {self.process.pid} still runs after SIGKILL")
+            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+            processes += [Process.of(int(pid)) for pid in children]
+        for process in reversed(processes):
+            process.send(signal.SIGKILL)
+        # PostgreSQL doesn't start while a child of a former server still has its shared memory
+        for process in processes:
+            if not process.wait(_KILL_TIMEOUT_S):
+                raise PartError(f"{self.folder.name}: process {process.pid} still runs after SIGKILL")
 
     def down(self, *, delete: bool = False) -> None:
         """End the program, by SIGKILL if it still runs after 10 s; may be called twice.

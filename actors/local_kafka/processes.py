@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 # fields of /proc/<pid>/stat, counted from the one after the command's name (proc(5): 3 and 22)
 _STATE, _START_TIME = 0, 19
@@ -26,6 +27,18 @@ class Process:
 
     pid: int
     start_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """Return the process that has a pid now.
+
+        Raises:
+            ProcessLookupError: none has it.
+        """
+        fields = _stat(pid)
+        if fields is None:
+            raise ProcessLookupError(pid)
+        return cls(pid, int(fields[_START_TIME]))
 
     def running(self) -> bool:
         """Return whether the process hasn't ended; a paused one counts as running."""
@@ -94,10 +107,7 @@ def spawn(command: Sequence[str], output: Path) -> Process:
         ],
         setsid=True,
     )
-    fields = _stat(pid)
-    if fields is None:  # it is our child and not reaped, so /proc has it
-        raise ProcessLookupError(pid)
-    return Process(pid, int(fields[_START_TIME]))
+    return Process.of(pid)  # it is our child and not reaped, so /proc has it
 
 
 def _stat(pid: int) -> list[str] | None:
