@@ -21,7 +21,7 @@ from actors._kafka.transaction_requests import _OneVersion
 from actors.errors import ReplacedLogError
 from actors.ports import TopicPartition
 from dev.kafka import Cluster
-from tests.kafka.helpers import delete, eventually, make_topics, producing, topic_id, unique
+from tests.kafka.helpers import delete, eventually, make_topics, producing, read_all, topic_id, unique
 from tests.kafka.wire.proxy import Api, Exchange, WireProxy, lose_reply
 
 COUNT = 4
@@ -110,6 +110,8 @@ class Reader:
 async def reader(brokers: str, proxy: WireProxy) -> AsyncIterator[Reader]:
     made = Reader(unique("log"), brokers)
     await make_topics(brokers, made.topic, partitions=COUNT)
+    # A leader that is elected needn't answer yet, and its refusal would end the first session.
+    assert await read_all(brokers, made.topic) == []
     proxy.on(Api.FETCH, made.watch, client="reader-logs", times=None)
     await made.open(proxy.bootstrap)
     assert made.following is not None
