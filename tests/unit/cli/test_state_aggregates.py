@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from faust.exceptions import AlreadyConfiguredWarning
 
-from actors._faust.setup import Setup
 from actors.cli import cli
 from actors.testing import ActorTestDriver
-from stores._core.record import Position
-from stores.folder import DataFolder
-from stores.rocks import RocksStore
 from tests.unit.cli import aggregates_app
 from tests.unit.cli.aggregates_app import Sale
+from tests.unit.cli.data_folder import write_data_folder
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -25,20 +20,10 @@ def datadir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder of the app with what a test driver's actor wrote."""
     root = tmp_path_factory.mktemp("aggregates")
     app = aggregates_app.app
-    with warnings.catch_warnings():
-        # Another test of this process may have looked at the folder.
-        warnings.simplefilter("ignore", AlreadyConfiguredWarning)
-        app.conf.datadir = root
     with ActorTestDriver(app, partitions=1) as driver:
         for cents in (5, 2, 8):
             driver.send(aggregates_app.sales, key="ada", value=Sale(cents, "x"))
-        files = [(one.store, dict(one.data)) for one in driver._disk.files()]
-    folder = DataFolder.open(Setup(app).folder, app="shown-aggregates")
-    for store, rows in files:
-        held = RocksStore.open(folder.store_path(store, 0), identity=folder.identity(store, 0))
-        held.apply(list(rows.items()), Position(10, 20, 0, 1, "id"))
-        held.close()
-    folder.close()
+        write_data_folder(app, root, driver)
     return root
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,15 @@ from uuid import UUID
 
 import pytest
 from click.testing import CliRunner, Result
-from faust.exceptions import AlreadyConfiguredWarning
 
-from actors._faust.setup import Setup
 from actors._kafka.admin.control import TopicInfo
 from actors.cli import cli
 from actors.cli.run import send
 from actors.declare.values.schemas import topic_codecs
 from actors.formats import Avro
 from actors.testing import ActorTestDriver, FakeRegistry
-from stores._core.record import Position
-from stores.folder import DataFolder
-from stores.rocks import RocksStore
 from tests.unit.cli import schemas_app
+from tests.unit.cli.data_folder import write_data_folder
 from tests.unit.formats.served import served
 
 
@@ -30,20 +25,12 @@ from tests.unit.formats.served import served
 def address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """A registry, and a data folder that another process wrote."""
     fake = FakeRegistry()
-    with served(fake) as address, warnings.catch_warnings():
-        warnings.simplefilter("ignore", AlreadyConfiguredWarning)
+    with served(fake) as address:
+        app = schemas_app.make(address)
+        monkeypatch.setattr(schemas_app, "app", app)
         with ActorTestDriver(schemas_app.make(fake), partitions=1) as driver:
             driver.send("orders", key="ada", value=schemas_app.Order("hat", 3))
-            files = [(one.store, int(one.path.name.rpartition("-")[2]), dict(one.data)) for one in driver._disk.files()]
-        app = schemas_app.make(address)
-        app.conf.datadir = tmp_path
-        monkeypatch.setattr(schemas_app, "app", app)
-        folder = DataFolder.open(Setup(app).folder, app="schemas")
-        for store, partition, rows in files:
-            database = RocksStore.open(folder.store_path(store, partition), identity=folder.identity(store, partition))
-            database.apply(list(rows.items()), Position(10, 20, 0, 1, "id"))
-            database.close()
-        folder.close()
+            write_data_folder(app, tmp_path, driver)
         yield address
 
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from faust.exceptions import AlreadyConfiguredWarning
 
-from actors._faust.setup import Setup
 from actors.cli import cli
 from actors.testing import ActorTestDriver
-from stores._core.record import Position
-from stores.folder import DataFolder
-from stores.rocks import RocksStore
 from tests.unit.cli import joins_app
+from tests.unit.cli.data_folder import write_data_folder
 
 NOON_MS = 1_700_049_600_000
 
@@ -25,22 +20,11 @@ def datadir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder of the app with what a test driver's join wrote."""
     root = tmp_path_factory.mktemp("joins")
     app = joins_app.app
-    with warnings.catch_warnings():
-        # Another test of this process may have looked at the folder.
-        warnings.simplefilter("ignore", AlreadyConfiguredWarning)
-        app.conf.datadir = root
     with ActorTestDriver(app, partitions=2) as driver:
         driver.send(joins_app.orders, key="ada", value=5, timestamp_ms=NOON_MS)
         driver.send(joins_app.payments, key="ada", value=3, timestamp_ms=NOON_MS + 1)
         driver.send(joins_app.orders, key="bob", value=9, timestamp_ms=NOON_MS)
-        files = [(one.store, int(one.path.name.rpartition("-")[2]), dict(one.data)) for one in driver._disk.files()]
-    folder = DataFolder.open(Setup(app).folder, app="shown-joins")
-    for store, partition, rows in files:
-        path = folder.store_path(store, partition)
-        held = RocksStore.open(path, identity=folder.identity(store, partition))
-        held.apply(list(rows.items()), Position(10, 20, 0, 1, "id"))
-        held.close()
-    folder.close()
+        write_data_folder(app, root, driver)
     return root
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from faust.exceptions import AlreadyConfiguredWarning
 
-from actors._faust.setup import Setup
 from actors.cli import cli
 from actors.testing import ActorTestDriver
-from stores._core.record import Position
-from stores.folder import DataFolder
-from stores.rocks import RocksStore
 from tests.unit.cli import rows_app
+from tests.unit.cli.data_folder import write_data_folder
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,21 +19,10 @@ def datadir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder of the app with what a test driver's actor wrote."""
     root = tmp_path_factory.mktemp("rows")
     app = rows_app.app
-    with warnings.catch_warnings():
-        # Another test of this process may have looked at the folder.
-        warnings.simplefilter("ignore", AlreadyConfiguredWarning)
-        app.conf.datadir = root
     with ActorTestDriver(app, partitions=2) as driver:
         for key, text in (("ada", "hello"), ("ada", "there"), ("bob", "hi")):
             driver.send(rows_app.events, key=key, value=text)
-        files = [(one.store, int(one.path.name.rpartition("-")[2]), dict(one.data)) for one in driver._disk.files()]
-    folder = DataFolder.open(Setup(app).folder, app="shown-rows")
-    for store, partition, rows in files:
-        path = folder.store_path(store, partition)
-        rocks = RocksStore.open(path, identity=folder.identity(store, partition))
-        rocks.apply(list(rows.items()), Position(10, 20, 0, 1, "id"))
-        rocks.close()
-    folder.close()
+        write_data_folder(app, root, driver)
     return root
 
 

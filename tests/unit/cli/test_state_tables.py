@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import warnings
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from faust.exceptions import AlreadyConfiguredWarning
 
 from actors._faust.setup import Setup
 from actors.cli import cli
@@ -17,6 +14,7 @@ from stores._core.record import Position
 from stores.folder import DataFolder
 from stores.rocks import RocksStore
 from tests.unit.cli import tables_app
+from tests.unit.cli.data_folder import write_data_folder
 
 NOON_MS = 1_700_049_600_000
 HOUR_MS = 3_600_000
@@ -30,22 +28,11 @@ ROWS = [
 def datadir(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A data folder of the app with what a test driver's actor wrote."""
     app = tables_app.app
-    with warnings.catch_warnings():
-        # Another test of this process may have looked at the folder.
-        warnings.simplefilter("ignore", AlreadyConfiguredWarning)
-        app.conf.datadir = tmp_path_factory.mktemp("tables")
     with ActorTestDriver(app, partitions=2) as driver:
         for key, name, at_ms in ROWS:
             value = None if name is None else {"name": name}
             driver.send(tables_app.customers.topic, key=key, value=value, timestamp_ms=at_ms)
-        files = [(one.store, int(one.path.name.rpartition("-")[2]), dict(one.data)) for one in driver._disk.files()]
-    folder = DataFolder.open(Setup(app).folder, app="shown-tables")
-    for store, partition, rows in files:
-        path: Path = folder.store_path(store, partition)
-        held = RocksStore.open(path, identity=folder.identity(store, partition))
-        held.apply(list(rows.items()), Position(10, 20, 0, 1, "id"))
-        held.close()
-    folder.close()
+        write_data_folder(app, tmp_path_factory.mktemp("tables"), driver)
 
 
 def run(*words: str) -> Result:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from faust.exceptions import AlreadyConfiguredWarning
 
 from actors._core.windows.rows import list_key
 from actors._faust.setup import Setup
 from actors.cli import cli
 from actors.runtime.windows import committed
 from actors.testing import ActorTestDriver
-from stores._core.record import METADATA_BYTES, Position
+from stores._core.record import METADATA_BYTES
 from stores.folder import DataFolder
 from stores.rocks import RocksStore
 from tests.unit.cli import windows_app
+from tests.unit.cli.data_folder import write_data_folder
 
 NOON_MS = 1_700_049_600_000
 MINUTE_MS = 60_000
@@ -30,21 +29,10 @@ def datadir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder of the app with what a test driver's actor wrote."""
     root = tmp_path_factory.mktemp("windows")
     app = windows_app.app
-    with warnings.catch_warnings():
-        # Another test of this process may have looked at the folder.
-        warnings.simplefilter("ignore", AlreadyConfiguredWarning)
-        app.conf.datadir = root
     with ActorTestDriver(app, partitions=2) as driver:
         for key, amount, minute in [("ada", 1, 0), ("ada", 2, 0.5), ("bob", 9, 0), ("ada", 7, 2)]:
             driver.send(windows_app.events, key=key, value=amount, timestamp_ms=NOON_MS + int(minute * MINUTE_MS))
-        files = [(one.store, int(one.path.name.rpartition("-")[2]), dict(one.data)) for one in driver._disk.files()]
-    folder = DataFolder.open(Setup(app).folder, app="shown-windows")
-    for store, partition, rows in files:
-        path = folder.store_path(store, partition)
-        held = RocksStore.open(path, identity=folder.identity(store, partition))
-        held.apply(list(rows.items()), Position(10, 20, 0, 1, "id"))
-        held.close()
-    folder.close()
+        write_data_folder(app, root, driver)
     return root
 
 
