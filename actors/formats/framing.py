@@ -112,8 +112,8 @@ class RegistryFormat:
         plain, _ = strip_optional(type_)
         try:
             framed = Framed(self, self.shape(plain, place), place, app)
-            types = self.arms(plain) if len(self.arms(plain)) > 1 else ()
-            arms = {arm: Framed(self, self.shape(arm, place), place, app) for arm in types}
+            types = self.arms(plain)
+            arms = {arm: Framed(self, self.shape(arm, place), place, app) for arm in types} if len(types) > 1 else {}
         except ImportError as error:
             raise ConfigurationError(f"{self!r}: {error}: pip install 'faust-actors[formats]'") from error
         has_header = self.ids == "header" and not place.is_state

@@ -57,9 +57,10 @@ class CarriedHeaders:
 
     def of_close(self, state: TaskState, store: Any, row: bytes) -> list[tuple[str, bytes]]:
         """Return the headers for a close; their row is removed."""
-        raw = state.overlays[store].get(_place(row))
-        if _place(row) != row:
-            self.forget(state, store, row)
+        overlay, place = state.overlays[store], _place(row)
+        raw = overlay.get(place)
+        if place != row:
+            overlay.delete(place)
         return decode_headers(raw or b"")
 
     def passed_on(self, call: Callable[[Context], Awaitable[None]]) -> Callable[[Context], Awaitable[None]]:

@@ -339,7 +339,15 @@ def as_values(
         if value is None or (left < 0 and results):
             break
         # Another worker's values have its keys, in its spelling.
-        results.append(KeyedValue(**{**msgspec.structs.asdict(value), "key": key}))
+        results.append(
+            KeyedValue(
+                key,
+                value=value.value,
+                found=value.found,
+                partition=value.partition,
+                expires_at_ms=value.expires_at_ms,
+            )
+        )
     next_key = None if len(results) == len(keys) else len(results)
     age = freshness(positions.values())
     return ManyAnswer(store=store, results=results, next=next_key, positions=positions, **age)
