@@ -59,6 +59,7 @@ LATENCY_RATES = {
     FLINK: (100,),
 }
 _COMMAND = ".venv/bin/python -m benchmarks.peers"
+COMMIT_INTERVAL_MS = 100
 _TIMEOUT_S = 900.0
 _COLD = -1
 _EVENTS_AGO_MS = 3_600_000
@@ -113,7 +114,7 @@ class Plan:
 @click.option("--flink-records", default=60_000, show_default=True)
 @click.option("--restore-keys", default="1000000", show_default=True, help="Sizes, separated by commas.")
 @click.option("--latency-seconds", default=20.0, show_default=True, help="At each rate; the first third warms up.")
-@click.option("--commit-interval-ms", default=100, show_default=True, help="Of every system.")
+@click.option("--commit-interval-ms", default=COMMIT_INTERVAL_MS, show_default=True, help="Of every system.")
 @click.option("--phases", is_flag=True, help="With latency: of a record's and a commit's steps in ours as well.")
 @click.option("--quick", is_flag=True, help="Small counts and one round, to see that it works.")
 @click.option("--write", is_flag=True, help="Put the tables of all stored results into benchmarks/README.md.")
@@ -135,7 +136,8 @@ def main(quick: bool, write: bool, keep: bool, **options: Any) -> None:
         with start_cluster(folder) as cluster:
             asyncio.run(_Bench(cluster, folder, plan, runs).run())
     finally:
-        if runs and not quick:
+        # The tables say one commit interval for all.
+        if runs and not quick and options["commit_interval_ms"] == COMMIT_INTERVAL_MS:
             _store(plan, taking_part, runs)
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
@@ -171,11 +173,11 @@ def _plan(options: dict[str, Any]) -> Plan:
 
 
 def _store(plan: Plan, taking_part: Mapping[str, str], runs: Sequence[dict[str, Any]]) -> None:
-    """Keep the runs; those of scenarios that weren't measured this time stay as they were."""
+    """Keep the runs; those of a scenario and system that weren't measured this time stay as they were."""
     RESULTS.parent.mkdir(exist_ok=True)
-    measured = {run["scenario"] for run in runs}
+    measured = {(run["scenario"], run["system"]) for run in runs}
     held = json.loads(RESULTS.read_text(encoding="utf-8"))["runs"] if RESULTS.exists() else []
-    merged = [*(run for run in held if run["scenario"] not in measured), *runs]
+    merged = [*(run for run in held if (run["scenario"], run["system"]) not in measured), *runs]
     lines = ",\n".join(json.dumps(run) for run in merged)
     head = json.dumps(
         {"machine": machine(), "versions": taking_part, "last_plan": asdict(plan), "ratios": ratios(merged)}
