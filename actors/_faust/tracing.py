@@ -32,8 +32,8 @@ def propagated(spec: ActorSpec, names: Sequence[Any]) -> ActorSpec:
     """Return the actor with its messages' headers of these names passed on.
 
     Raises:
-        ConfigurationError: no header has one of the names, or it is the framework's, or that of a schema's id, which says
-            how one value was written.
+        ConfigurationError: no header has one of the names, or it is the framework's, or that of the id of a schema, by
+            which one value was written.
     """
     from actors.runtime.observe.propagation import Propagation
 
