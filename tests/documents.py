@@ -78,6 +78,7 @@ RUN_ELSEWHERE = {
             "docs/how-to/formats.md#Formats: Avro, Protobuf and JSON Schema with a schema registry",
             "docs/how-to/formats.md#Where schemas are",
             "docs/how-to/formats.md#A format of your own",
+            "docs/how-to/formats.md#Protobuf/3",
             "docs/how-to/formats.md#Stores",
             "docs/how-to/formats.md#Tests",
         ),

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from actors.errors import ConfigurationError
-from actors.runtime.message.outputs import RESERVED
+from actors.runtime.message.outputs import RESERVED, SCHEMA_HEADERS
 from actors.runtime.spec import ActorSpec
 
 
@@ -32,15 +32,17 @@ def propagated(spec: ActorSpec, names: Sequence[Any]) -> ActorSpec:
     """Return the actor with its messages' headers of these names passed on.
 
     Raises:
-        ConfigurationError: no header has one of the names, or it is the framework's.
+        ConfigurationError: no header has one of the names, or it is the framework's, or that of the id of a schema, by
+            which one value was written.
     """
     from actors.runtime.observe.propagation import Propagation
 
+    ids = tuple(SCHEMA_HEADERS.values())
     for name in [names] if isinstance(names, str) else names:
-        if name is names or not isinstance(name, str) or not name or name.startswith(RESERVED):
+        if name is names or not isinstance(name, str) or not name or name.startswith(RESERVED) or name in ids:
             raise ConfigurationError(
                 f"propagate_headers={name!r}: it is a list of names, as in propagate_headers=['tenant'], none of which "
-                f"begins with {RESERVED!r}"
+                f"begins with {RESERVED!r} or is one of {', '.join(ids)}"
             )
     return Propagation(frozenset(names)).around(spec)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
-from pathlib import Path
 from typing import Any, ClassVar
 
 from msgspec import inspect
@@ -14,7 +13,7 @@ from actors.declare.values.codecs import UNTYPED, Place
 from actors.errors import ConfigurationError
 from actors.formats.avro_schema import MAX_DEPTH, Walk, depth_of, is_left_out, read_default, record_name, schema_of
 from actors.formats.data import PlainData, plain_data
-from actors.formats.framing import Read, RegistryFormat, Subject
+from actors.formats.framing import Read, RegistryFormat, Subject, json_of
 from actors.formats.registry import Schema, SchemaType, schema_json
 
 _MEANINGLESS = ("doc", "default", "aliases", "order")
@@ -45,18 +44,12 @@ class Avro(RegistryFormat):
         self, type: Any = None, *, schema: Any = None, namespace: str = "", subject: Subject = "topic", **options: Any
     ) -> None:
         super().__init__(type, subject=subject, **options)
-        if isinstance(schema, Path):
-            schema = schema.read_text(encoding="utf-8")
-        self.schema, self.namespace = schema, namespace
+        self.schema, self.namespace = json_of(schema), namespace
 
     def shape(self, type_: Any, place: Place) -> AvroShape:
         """Return how a type is read and written; see `RegistryFormat`."""
-        try:
-            schema = json.loads(self.schema) if isinstance(self.schema, str) else self.schema
-        except ValueError as error:
-            raise ConfigurationError(f"{self!r}: schema= is no JSON: {error}") from error
-        if schema is None and type_ not in UNTYPED:
-            schema = schema_of(type_, self.namespace)
+        is_derived = self.schema is None and type_ not in UNTYPED
+        schema = schema_of(type_, self.namespace) if is_derived else self.schema
         try:
             return AvroShape(type_, schema, is_key=place.part == "key")
         except (ValueError, TypeError, KeyError) as error:

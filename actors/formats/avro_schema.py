@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -71,42 +70,33 @@ class _Deriver:
 
     def _model(self, class_: Any) -> Any:
         if is_record(class_):
-            fields = [
-                (field.output_name, field.type, field.required, field.default)
-                for field in class_._options.descriptors.values()
-            ]
-        else:
-            fields = [
-                (
-                    field.serialization_alias or field.alias or name,
-                    _with_digits(field),
-                    field.is_required(),
-                    field.default,
-                )
-                for name, field in class_.model_fields.items()
-            ]
-        return self._record(
-            class_,
-            ((name, partial(self.of, type_), required, default) for name, type_, required, default in fields),
+            own = class_._options.descriptors.values()
+            return self._record(class_, ((it.output_name, self.of(it.type), it.required, it.default) for it in own))
+        fields = (
+            (it.serialization_alias or it.alias or name, self.of(_with_digits(it)), it.is_required(), it.default)
+            for name, it in class_.model_fields.items()
         )
+        return self._record(class_, fields)
 
-    def _record(self, class_: Any, fields: Iterable[tuple[str, Any, bool, Any]]) -> Any:
-        name = record_name(class_)
-        if name in self._names:
-            if self._names[name] != class_:
-                raise ConfigurationError(
-                    f"two types are called {name}, and Avro tells types by their names: rename one"
-                )
-            return f"{self._namespace}.{name}" if self._namespace else name
-        self._names[name] = class_
-        schema: dict[str, Any] = {"type": "record", "name": name}
-        if self._namespace:
-            schema["namespace"] = self._namespace
-        schema["fields"] = [
-            self._field(f"{name}.{field}", field, make(), required=required, default=default)
-            for field, make, required, default in fields
-        ]
+    def _record(self, class_: Any, fields: Iterator[tuple[str, Any, bool, Any]]) -> Any:
+        """Return the schema of a class; its fields are derived by the iterator, when its name is known to them."""
+        schema = self._named(class_, "record")
+        if isinstance(schema, dict):
+            schema["fields"] = [
+                self._field(f"{schema['name']}.{name}", name, of_field, required=required, default=default)
+                for name, of_field, required, default in fields
+            ]
         return schema
+
+    def _named(self, class_: Any, kind: str) -> Any:
+        """Return the beginning of the schema of a class, or its name where the schema has it already."""
+        name, own = record_name(class_), {"namespace": self._namespace} if self._namespace else {}
+        if name not in self._names:
+            self._names[name] = class_
+            return {"type": kind, "name": name, **own}
+        if self._names[name] != class_:
+            raise ConfigurationError(f"two types are called {name}, and Avro tells types by their names: rename one")
+        return f"{self._namespace}.{name}" if own else name
 
     def _field(self, place: str, name: str, schema: Any, *, required: bool, default: Any) -> Any:
         if not _NAME.fullmatch(name):
@@ -154,13 +144,8 @@ class _Deriver:
         if hasattr(info, "item_type"):
             return {"type": "array", "items": self._info(info.item_type)}
         if hasattr(info, "fields") and not getattr(info, "array_like", False):
-            return self._record(
-                getattr(info, "cls", None),
-                (
-                    (field.encode_name, partial(self._part, field), field.required, _default(field))
-                    for field in info.fields
-                ),
-            )
+            fields = ((field.encode_name, self._part(field), field.required, _default(field)) for field in info.fields)
+            return self._record(getattr(info, "cls", None), fields)
         return self._none(info)
 
     def _part(self, field: inspect.Field) -> Any:
@@ -182,12 +167,8 @@ class _Deriver:
             return "long"
         if not all(isinstance(value, str) and _NAME.fullmatch(value) for value in values):
             return "string"
-        name: str = class_.__name__
-        if self._names.get(name) is class_:
-            return f"{self._namespace}.{name}" if self._namespace else name
-        self._names[name] = class_
-        own = {"namespace": self._namespace} if self._namespace else {}
-        return {"type": "enum", "name": name, **own, "symbols": values}
+        schema = self._named(class_, "enum")
+        return {**schema, "symbols": values} if isinstance(schema, dict) else schema
 
     def _none(self, info: Any) -> Any:
         shown = getattr(info, "cls", None) or type(info).__name__.removesuffix("Type").lower()

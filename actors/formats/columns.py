@@ -118,10 +118,9 @@ def _converted_value(value: Any, column: Column, hint: Any) -> Any:
     if column.name == f"{_CONNECT}Decimal":
         if isinstance(value, Decimal | int | float):
             return value
-        return _decimal(value if isinstance(value, bytes) else base64.b64decode(value, validate=True), column.scale)
+        return _decimal(value, column.scale)
     if column.name == f"{_DEBEZIUM}data.VariableScaleDecimal":
-        raw = value["value"]
-        return _decimal(raw if isinstance(raw, bytes) else base64.b64decode(raw, validate=True), value["scale"])
+        return _decimal(value["value"], value["scale"])
     if column.name == f"{_DEBEZIUM}data.Json" and _is_json(hint):
         return msgspec.json.decode(value)
     if column.name == f"{_DEBEZIUM}time.MicroDuration" and timedelta in arms_of(hint):
@@ -129,9 +128,10 @@ def _converted_value(value: Any, column: Column, hint: Any) -> Any:
     return value
 
 
-def _decimal(raw: bytes, scale: int | None) -> Decimal:
+def _decimal(value: Any, scale: int | None) -> Decimal:
     if scale is None:
         raise ValueError("its scale is unknown")
+    raw = value if isinstance(value, bytes) else base64.b64decode(value, validate=True)
     # Of text, since arithmetic rounds to 28 digits, and a column may have more.
     return Decimal(f"{int.from_bytes(raw, signed=True)}E{-scale}") if raw else Decimal(0)
 

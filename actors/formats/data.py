@@ -87,9 +87,9 @@ def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
     if type_ in UNTYPED:
         return _as_it_is, _as_it_is
     if is_record(type_) or is_model(type_):
-        return lambda value: _dump_model(_of(value, type_)), lambda data: _load_model(type_, data)
+        return lambda value: _dump_model(_of(value, type_)), lambda data: load_model(type_, data)
     try:
-        msgspec.convert({}, type_, dec_hook=_load_model)
+        msgspec.convert({}, type_, dec_hook=load_model)
     except msgspec.ValidationError:
         pass
     except (TypeError, NameError) as error:
@@ -102,7 +102,7 @@ def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
         options["builtin_types"] = NATIVE
     loading, dumping = dict(options), dict(options)
     if "CustomType(" in kinds:
-        loading["dec_hook"], dumping["enc_hook"] = _load_model, _dump_model
+        loading["dec_hook"], dumping["enc_hook"] = load_model, _dump_model
 
     def load(data: Any) -> Any:
         return msgspec.convert(data, type_, **loading)
@@ -123,7 +123,8 @@ def _conversion(type_: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]
     return dump, load
 
 
-def _load_model(type_: Any, data: Any) -> Any:
+def load_model(type_: Any, data: Any) -> Any:
+    """Return a record of Faust's, or a model of Pydantic's, of plain data."""
     if is_record(type_):
         return type_.from_data(data, preferred_type=type_)
     if is_model(type_):

@@ -31,12 +31,12 @@ from actors.declare.values.schemas import topic_codecs
 from actors.errors import ConfigurationError, UnresolvedSchemaError, show_bytes
 from actors.formats.avro import Avro
 from actors.formats.columns import Columns, avro_columns, converted, hints_of, json_columns
+from actors.formats.data import load_model
 from actors.formats.framing import MAX_READERS, id_of, type_is_int
 from actors.formats.registry import client_of
 from actors.runtime.inputs.event_times import with_content
 from actors.runtime.message.context import Context
 from actors.runtime.message.grouping import TIME_BYTES
-from actors.runtime.message.outputs import SCHEMA_HEADERS
 from actors.runtime.message.table import Table
 from stores._core.overlay import Overlay
 
@@ -94,10 +94,8 @@ class Envelopes:
         Raises:
             ValueError: it is no envelope of Debezium, or not of PostgreSQL.
         """
-        content = raw
-        if any(name == SCHEMA_HEADERS["value"] for name, _ in headers):
-            frame = self._avro[1].frame
-            content = raw if frame is None else frame(headers, raw)
+        frame = self._avro[1].frame
+        content = raw if frame is None else frame(headers, raw)
         if content[:1] in (b"\0", b"\1"):
             data, columns = self._avro[1].decode(content), self._avro_columns(content)
         else:
@@ -214,10 +212,8 @@ class ChangeRoute(Route):
         if self.key_type is bytes:
             return raw
         columns: Any = self.envelopes.key(raw)
-        if is_record(self.key_type):
-            return self.encode_key(self.key_type.from_data(columns, preferred_type=self.key_type))
-        if is_model(self.key_type):
-            return self.encode_key(self.key_type.model_validate(columns))
+        if is_record(self.key_type) or is_model(self.key_type):
+            return self.encode_key(load_model(self.key_type, columns))
         if len(columns) == 1 and not hasattr(self.key_type, "__annotations__"):
             (columns,) = columns.values()
         return self.encode_key(msgspec.convert(columns, self.key_type))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from actors._core.logs import text_of
 from actors._core.unions import arms_of
 from actors.declare.values.codecs import Codec, CodecError, Place, strip_optional
 from actors.errors import ConfigurationError, UnresolvedSchemaError, show_bytes
-from actors.formats.registry import MissingSchemaError, RegistryClient, Schema, SchemaType, client_of
+from actors.formats.registry import MissingSchemaError, RegistryClient, Schema, SchemaType, client_of, schema_json
 from actors.ports import Headers
 from actors.runtime.message.outputs import SCHEMA_HEADERS
 
@@ -81,16 +82,12 @@ class RegistryFormat:
         ids: Literal["prefix", "header"] = "prefix",
     ) -> None:
         self.type, self.subject, self.version, self.ids = type, subject, version, ids
-        is_version = version in (None, "latest") or (type_is_int(version) and int(version or 0) > 0)
-        wrong = [
-            f"{name}={value!r}"
-            for name, value, is_right in (
-                ("subject", subject, callable(subject) or subject in ("topic", "record", "topic-record")),
-                ("version", version, is_version),
-                ("ids", ids, ids in ("prefix", "header")),
-            )
-            if not is_right
-        ]
+        is_right = {
+            "subject": callable(subject) or subject in ("topic", "record", "topic-record"),
+            "version": version in (None, "latest") or (type_is_int(version) and int(version or 0) > 0),
+            "ids": ids in ("prefix", "header"),
+        }
+        wrong = [f"{name}={getattr(self, name)!r}" for name, right in is_right.items() if not right]
         if wrong:
             raise ConfigurationError(
                 f"{self!r}: {', '.join(wrong)} can't be used: see the documentation's page 'Formats'"
@@ -146,6 +143,19 @@ class RegistryFormat:
         return record if self.subject == "record" else f"{place.topic}-{record}"
 
 
+def json_of(schema: Any) -> Any:
+    """Return `schema=` of a format as plain data, which it is, or which its text or its file is in JSON.
+
+    Raises:
+        ConfigurationError: it is no JSON.
+    """
+    text = schema.read_text(encoding="utf-8") if isinstance(schema, Path) else schema
+    try:
+        return schema_json(text) if isinstance(text, str) else text
+    except ValueError as error:
+        raise ConfigurationError(f"schema=: {error}") from error
+
+
 def type_is_int(value: Any) -> bool:
     """Return whether it is a whole number, which True isn't."""
     return isinstance(value, int) and not isinstance(value, bool)
@@ -195,7 +205,7 @@ class Framed:
         self.subject = format_.subject_of(place, shape.record)
         self._header = SCHEMA_HEADERS[place.part]
         self._readers: dict[bytes, Read] = {}
-        self._own: tuple[Callable[[Any], bytes], Read] | None = None
+        self._write: Callable[[Any], bytes] | None = None
         self._id = b""
         self._own_headers: list[tuple[str, bytes | None]] = []
 
@@ -214,7 +224,7 @@ class Framed:
         """Return the header with the id of the schema; a deletion has none."""
         if value is None:
             return self.no_headers(value)
-        if self._own is None:
+        if self._write is None:
             self.resolve()
         return self._own_headers
 
@@ -225,7 +235,7 @@ class Framed:
 
     def encode_bare(self, value: Any) -> bytes:
         """Return a value's bytes without the id."""
-        write, _ = self._own or self.resolve()
+        write = self._write or self.resolve()
         try:
             return write(value)
         except MemoryError:
@@ -244,20 +254,20 @@ class Framed:
         except MemoryError:
             raise
         except Exception as error:
-            raise self._undecodable(raw, error) from error
+            _, id = id_of(raw) or (b"", None)
+            reason = text_of(error) or type(error).__name__
+            raise CodecError(
+                f"not a valid {self._shape.record} of schema {id} (subject {self.subject}): {reason}: {show_bytes(raw)}"
+            ) from error
 
     def decode_bare(self, raw: bytes) -> Any:
         """Return the value of bytes without an id, written with the schema that values are written with."""
-        _, read = self._own or self.resolve()
-        try:
-            return read(self._shape.infix + raw, 0)
-        except MemoryError:
-            raise
-        except Exception as error:
-            raise self._undecodable(raw, error) from error
+        if self._write is None:
+            self.resolve()
+        return self.decode(self._id + raw)
 
-    def resolve(self) -> tuple[Callable[[Any], bytes], Read]:
-        """Find the schema that values are written with; return what writes with it, and what reads that.
+    def resolve(self) -> Callable[[Any], bytes]:
+        """Find the schema that values are written with; return what writes with it.
 
         Raises:
             CodecError: it can't be used with the type.
@@ -275,15 +285,15 @@ class Framed:
             schema = declared
             id, guid = client.writer(self.subject, declared)
         try:
-            own = self._shape.writer(schema), self._shape.reader(schema)
+            write = self._shape.writer(schema)
         except Exception as error:
             raise CodecError(
                 f"schema {id} of subject {self.subject} can't be written with: {text_of(error)}"
             ) from error
         self._id = bytes([MAGIC_ID]) + id.to_bytes(4) + self._shape.infix
         value = self._id if guid is None else bytes([MAGIC_GUID]) + guid.bytes + self._shape.infix
-        self._own_headers, self._own = [(self._header, value)], own
-        return own
+        self._own_headers, self._write = [(self._header, value)], write
+        return write
 
     def _reader(self, raw: bytes) -> tuple[Read, int]:
         parts = id_of(raw)
@@ -312,10 +322,3 @@ class Framed:
             raise CodecError(
                 f"schema {id} can't be read as {self._shape.record} (subject {self.subject}): {reason}"
             ) from error
-
-    def _undecodable(self, raw: bytes, error: Exception) -> CodecError:
-        _, id = id_of(raw) or (b"", "in its header")
-        reason = text_of(error) or type(error).__name__
-        return CodecError(
-            f"not a valid {self._shape.record} of schema {id} (subject {self.subject}): {reason}: {show_bytes(raw)}"
-        )

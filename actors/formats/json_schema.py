@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
 
 from actors._core.unions import arms_of, is_union
-from actors.declare.values.codecs import UNTYPED, Codec, Place, is_model, is_record, resolve, resolve_key
+from actors.declare.values.codecs import UNTYPED, Codec, Place, is_model, is_record, resolve
 from actors.errors import ConfigurationError
-from actors.formats.framing import Read, RegistryFormat, Subject
+from actors.formats.framing import Read, RegistryFormat, Subject, json_of
+from actors.formats.plain import Json
 from actors.formats.registry import Schema, SchemaType, schema_json
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -38,24 +38,13 @@ class JsonSchema(RegistryFormat):
 
     def __init__(self, type: Any = None, *, schema: Any = None, subject: Subject = "topic", **options: Any) -> None:
         super().__init__(type, subject=subject, **options)
-        if isinstance(schema, Path):
-            schema = schema.read_text(encoding="utf-8")
-        self.schema = schema
+        self.schema = json_of(schema)
 
     def shape(self, type_: Any, place: Place) -> JsonShape:
         """Return how a type is read and written; see `RegistryFormat`."""
-        try:
-            schema = json.loads(self.schema) if isinstance(self.schema, str) else self.schema
-        except ValueError as error:
-            raise ConfigurationError(f"{self!r}: schema= is no JSON: {error}") from error
-        is_derived = schema is None
-        if is_derived and type_ not in UNTYPED:
-            schema = _derived(type_)
-        if place.part == "key":
-            codec = resolve_key(type_, "json")
-        else:
-            codec = resolve(type_, "json", for_others=not place.is_state)
-        return JsonShape(type_, schema, codec, is_checked=not is_derived or self.version is not None)
+        schema = _derived(type_) if self.schema is None and type_ not in UNTYPED else self.schema
+        codec = Json().bind(place, type_, None)
+        return JsonShape(type_, schema, codec, is_checked=self.schema is not None or self.version is not None)
 
 
 def _derived(type_: Any) -> Any:

@@ -14,7 +14,6 @@ from actors.formats.framing import Read, RegistryFormat, read_varint
 from actors.formats.proto_text import MAX_DEPTH, names_of, proto_text
 from actors.formats.registry import Schema, SchemaType
 
-_FIRST: tuple[int, ...] = (0,)
 _BUILT_IN = ("google/protobuf/", "confluent/")
 
 
@@ -85,10 +84,7 @@ class ProtobufShape:
         names = names_of(schema.text)
 
         def read_value(raw: bytes, start: int) -> Any:
-            if raw[start : start + 1] == b"\0":
-                index, at = _FIRST, start + 1
-            else:
-                index, at = _read_index(raw, start)
+            index, at = ((0,), start + 1) if raw[start : start + 1] == b"\0" else _read_index(raw, start)
             if names.get(index) != record:
                 other = names.get(index, "no message of the schema")
                 raise ValueError(f"its index {list(index)} is {other}, not {record}")
@@ -150,18 +146,14 @@ def _read_index(raw: bytes, start: int) -> tuple[tuple[int, ...], int]:
     return tuple(index) or (0,), at
 
 
-def _has_floats(descriptor: Any, seen: set[str]) -> bool:
-    if descriptor.full_name in seen:
-        return False
-    seen.add(descriptor.full_name)
-    return any(_holds_floats(field, seen) for field in descriptor.fields)
-
-
 def _holds_floats(field: Any, seen: set[str]) -> bool:
     message = field.message_type
     if message is None:
         return field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT)
-    return _has_floats(message, seen)
+    if message.full_name in seen:
+        return False
+    seen.add(message.full_name)
+    return any(_holds_floats(inner, seen) for inner in message.fields)
 
 
 def _floats_of(descriptor: Any, known: dict[str, list[Any]]) -> list[Any]:

@@ -12,8 +12,8 @@ import base64
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import quote
@@ -95,9 +95,7 @@ class Schema:
         if self.type != "AVRO":
             body["schemaType"] = self.type
         if self.references:
-            body["references"] = [
-                {"name": used.name, "subject": used.subject, "version": used.version} for used in self.references
-            ]
+            body["references"] = [asdict(used) for used in self.references]
         return body
 
 
@@ -168,7 +166,6 @@ class RegistryClient:
         self._schemas: dict[int | UUID, Schema] = {}
         self._missing: dict[int | UUID, str] = {}
         self._writers: dict[tuple[str, Schema | int | str], tuple[int, UUID | None]] = {}
-        self._latest: dict[tuple[str, int | str], Schema] = {}
         self._fetches: dict[Any, asyncio.Task[bool]] = {}
         self._failures = 0
         self._backoff, self._reminders = Backoff(), Reminders(REMIND_S)
@@ -211,7 +208,7 @@ class RegistryClient:
         """
         ids = self._writers.get((subject, version))
         if ids is not None:
-            return self._latest[subject, version], *ids
+            return self._schemas[ids[0]], *ids
         raise self._unresolved(
             f"version {version} of subject {subject}",
             ("version", subject, version),
@@ -318,10 +315,8 @@ class RegistryClient:
         return await self.request("POST", path, {**body, "schema": other_text})
 
     async def _fetch_version(self, subject: str, version: int | str) -> None:
-        answer = await self.request("GET", f"subjects/{quote(subject, safe='')}/versions/{version}")
-        ids = _ids(answer)
-        self._latest[subject, version] = self._schemas[ids[0]] = await self._read(answer)
-        self._writers[subject, version] = ids
+        ids, schema = await self.at_version(subject, version)
+        self._schemas[ids[0]], self._writers[subject, version] = schema, ids
 
     async def register(self, subject: str, schema: Schema) -> int:
         """Register a schema under a subject if it lacks it; return its version. Errors as of `request`."""
@@ -345,10 +340,12 @@ class RegistryClient:
                 raise
             return []
 
-    async def at_version(self, subject: str, version: int) -> tuple[int, Schema]:
-        """Return the id and the schema of a version of a subject; errors as of `request`."""
+    async def at_version(
+        self, subject: str, version: int | str, depth: int = 0
+    ) -> tuple[tuple[int, UUID | None], Schema]:
+        """Return the ids and the schema of a version of a subject, `depth` references deep; errors as of `request`."""
         answer = await self.request("GET", f"subjects/{quote(subject, safe='')}/versions/{version}")
-        return _ids(answer)[0], await self._read(answer)
+        return _ids(answer), await self._read(answer, depth)
 
     async def mode(self, subject: str) -> str:
         """Return the compatibility that a subject demands, as `BACKWARD`; errors as of `request`."""
@@ -385,15 +382,11 @@ class RegistryClient:
         resolved: dict[str, str] = {}
         if depth > MAX_DEPTH:
             raise RegistryError(f"references are deeper than {MAX_DEPTH}")
-        await self._resolve(references, resolved, depth)
-        return Schema(answer["schema"], answer.get("schemaType") or "AVRO", references, resolved)
-
-    async def _resolve(self, references: Sequence[SchemaReference], resolved: dict[str, str], depth: int) -> None:
         for used in references:
             if used.name not in resolved:
-                answer = await self.request("GET", f"subjects/{quote(used.subject, safe='')}/versions/{used.version}")
-                schema = await self._read(answer, depth + 1)
+                _, schema = await self.at_version(used.subject, used.version, depth + 1)
                 resolved |= {**schema.resolved, used.name: schema.text}
+        return Schema(answer["schema"], answer.get("schemaType") or "AVRO", references, resolved)
 
 
 def _ids(answer: Any) -> tuple[int, UUID | None]:
@@ -421,11 +414,8 @@ def client_of(app: Any) -> RegistryClient:
             "a format needs a schema registry: write App(..., schema_registry='http://HOST:8081'), or set "
             "SCHEMA_REGISTRY in the environment"
         )
-    transport = registry
-    if isinstance(registry, Path):
-        transport = Registry(url=registry.read_text(encoding="utf-8").strip())
-    elif isinstance(registry, str):
-        transport = Registry(url=registry)
+    address = registry.read_text(encoding="utf-8").strip() if isinstance(registry, Path) else registry
+    transport = Registry(url=address) if isinstance(address, str) else address
     client = RegistryClient(transport, registers=app.register_schemas)
     _clients[app] = registry, client
     return client

@@ -17,6 +17,7 @@ from tests.formats.changes import (
     FORMATS,
     RECORDED,
     all_changes,
+    events_of,
     following,
     make_database,
     plain,
@@ -92,3 +93,16 @@ async def test_a_killed_connect_loses_no_change(brokers: str, postgres: str, tmp
             return {json.loads(record.key)["n"] for record in records} == {1, 2, 3}
 
         await eventually(has_all)
+
+
+@pytest.mark.nightly
+async def test_a_renamed_table_has_another_topic(debezium: Part, brokers: str, postgres: str) -> None:
+    database = make_database(postgres)
+    postgresql.run_sql(database, "create table numbers (n int primary key)", "insert into numbers values (1)")
+    with following(debezium, database) as prefix:
+        await streaming(debezium, prefix, database)
+        postgresql.run_sql(database, "alter table numbers rename to figures", "insert into figures values (2)")
+        (event,) = await events_of(brokers, f"{prefix}.public.figures", 1)
+        assert json.loads(event.key) == {"n": 2}
+        assert json.loads(event.value)["source"]["table"] == "figures"
+        assert len(await read_all(brokers, f"{prefix}.public.numbers")) == 1

@@ -84,17 +84,15 @@ def diff(session: Session, subjects: tuple[str, ...]) -> None:
         latest = None
         if verdict.latest:
             _, latest = _asked(client_of(session.app).at_version(declared.subject, verdict.latest))
-        session.say_content(
-            "\n".join(
-                difflib.unified_diff(
-                    lines(latest) if latest else [],
-                    lines(declared.schema) if verdict.version != verdict.latest or not latest else lines(latest),
-                    f"{declared.subject}, version {verdict.latest}" if latest else "",
-                    f"{declared.subject}, declared by {declared.places[0]}",
-                    lineterm="",
-                )
-            )
-        )
+        version = f"{declared.subject}, version {verdict.latest}" if latest else ""
+        try:
+            former = lines(latest) if latest else []
+        except ValueError as error:
+            raise click.ClickException(f"subject {version}: {error}") from error
+        own = former if latest and verdict.version == verdict.latest else lines(declared.schema)
+        place = f"{declared.subject}, declared by {declared.places[0]}"
+        for line in difflib.unified_diff(former, own, version, place, lineterm=""):
+            session.say_content(line)
 
 
 @schemas.command("export")

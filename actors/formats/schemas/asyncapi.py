@@ -85,11 +85,10 @@ class _Document:
             channels[name] = {"address": name, "messages": messages}
             channel = {"$ref": f"#/channels/{name}"}
             for definition in self._readers.get(name, ()):
-                summary = f"Actor {definition.name}"
                 operations[f"{definition.name}-{name}"] = {
                     "action": "receive",
                     "channel": channel,
-                    "summary": summary,
+                    "summary": f"Actor {definition.name}",
                 }
             if name not in self._readers:
                 operations[f"send-{name}"] = {"action": "send", "channel": channel}

@@ -120,14 +120,9 @@ class _Avro:
                 yield path, f"the enum lacks {', '.join(lacking)}, and has no default"
         elif kind == "fixed" and reader["size"] != writer["size"]:
             yield path, f"{writer['size']} bytes were written, and {reader['size']} are read"
-        decimals = [(schema.get("precision"), schema.get("scale", 0)) for schema in (reader, writer)]
-        if reader.get("logicalType") == writer.get("logicalType") == "decimal" and decimals[0] != decimals[1]:
-            yield (
-                path,
-                "the decimals written have {} digits with scale {}, those read {} with {}".format(
-                    *decimals[1], *decimals[0]
-                ),
-            )
+        written, read = (f"{it.get('precision')} digits with scale {it.get('scale', 0)}" for it in (writer, reader))
+        if reader.get("logicalType") == writer.get("logicalType") == "decimal" and written != read:
+            yield path, f"the decimals written have {written}, those read {read}"
 
     def _fields(self, reader: Any, writer: Any, path: str) -> Iterator[Problem]:
         names = {reader["name"], *reader.get("aliases", ())}

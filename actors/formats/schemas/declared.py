@@ -152,7 +152,7 @@ async def exported(app: Any) -> dict[str, Any]:
                     for number in await client.versions(subject)
                 ]
                 reader = shape.schema.text if shape.schema is not None else versions[-1][1].text if versions else ""
-                writers = {id: schema.text for id, schema in versions}
+                writers = {ids[0]: schema.text for ids, schema in versions}
                 store = app.stores[name]
                 parts = {"has_rows": store.below is not None, "has_windows": store.layout == "windows"}
                 schemas[place.topic] = {"reader": reader, "writers": writers, **parts}

@@ -373,8 +373,8 @@ class OneStore(JoinStore):
 
     def _expect(self, overlay: Overlay, state: TaskState, row: bytes) -> None:
         if overlay.get(row) is None:
-            # Those that wait have their headers beside them.
-            if unmatched_parts(row).side == LEFT:
+            # Those that wait have their headers beside them; a `one` that isn't reported needs none.
+            if self.reports[LEFT] and unmatched_parts(row).side == LEFT:
                 self._write_end(overlay, state, row)
             else:
                 self.rows._write(overlay, state, row, b"", None)

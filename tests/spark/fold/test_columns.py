@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +43,14 @@ class Second(msgspec.Struct):
     cents: int
     at: datetime | None = None
     prices: list[Price] = []
+
+
+class Opened(msgspec.Struct, tag=True):
+    owner: str
+
+
+class Closed(msgspec.Struct, tag=True):
+    reason: str
 
 
 def store(registry: FakeRegistry, type_: Any, name: str) -> Any:
@@ -131,6 +140,22 @@ def test_windows_have_columns_and_their_progress_and_headers_have_none(spark: Sp
     frame = value_columns(spark.createDataFrame(content, "key binary, value binary"), file, "log")
     owners = [row["value_columns"] and row["value_columns"]["owner"] for row in frame.collect()]
     assert owners == [None, "ada", None]
+
+
+@pytest.mark.parametrize("subject", ["topic", "record"])
+def test_values_of_a_union_have_the_column_of_their_type(spark: SparkSession, tmp_path: Path, subject: Any) -> None:
+    import asyncio
+
+    app = App("shop", broker="kafka://127.0.0.1:9092", schema_registry=FakeRegistry())
+    accounts = app.store("accounts", format=Avro(Opened | Closed, subject=subject))
+    values = [(resolved_now(partial(accounts.encode_value, value)),) for value in (Opened("ada"), Closed("bankrupt"))]
+    file = written(tmp_path, asyncio.run(exported(app)), "log")
+    frame = value_columns(spark.createDataFrame(values, "value binary"), file, "log")
+    rows = [row["value_columns"].asDict(recursive=True) for row in frame.collect()]
+    assert rows == [
+        {"member0": {"owner": "ada"}, "member1": None},
+        {"member0": None, "member1": {"reason": "bankrupt"}},
+    ]
 
 
 def test_a_list_of_an_avro_type_is_exported_as_one_with_rows() -> None:

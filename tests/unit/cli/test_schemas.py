@@ -50,7 +50,7 @@ def test_schemas_are_registered_once(registry: FakeRegistry) -> None:
     assert all(entry["version"] == 1 for entry in listed("list").values())
     assert "nothing was registered" in run("schemas", "register").output
     assert run("schemas", "check").exit_code == 0
-    assert run("schemas", "diff").output.strip() == ""
+    assert run("schemas", "diff").output == ""
 
 
 def test_a_check_names_the_field_and_whom_it_breaks(registry: FakeRegistry) -> None:
@@ -110,6 +110,15 @@ def test_schemas_of_inputs_are_those_of_their_writers(registry: FakeRegistry) ->
     assert "registered orders-value, version 2" in run("schemas", "register", "orders-value").output
     wrong = run("schemas", "register", "order-value")
     assert (wrong.exit_code, "Subjects: notes-value, orders-value" in wrong.output) == (1, True)
+
+
+def test_a_version_that_is_of_no_such_type_is_one_line(registry: FakeRegistry) -> None:
+    # A registry that takes a schema of Protobuf under a subject of Avro calls it Avro.
+    registry.register("receipts-value", RECEIPT, "PROTOBUF")
+    registry._schemas[-1]["schemaType"] = "AVRO"
+    done = run("schemas", "diff", "receipts-value")
+    assert (done.exit_code, done.output.count("\n")) == (1, 1)
+    assert done.output.startswith("Error: subject receipts-value, version 1: a schema isn't JSON")
 
 
 def test_a_registry_that_is_down_or_missing_is_one_line(

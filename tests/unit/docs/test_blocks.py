@@ -52,6 +52,7 @@ OTHERS_COMMANDS = {
     "make": "the project's own targets",
     "uvicorn": "the ASGI server's own program",
     "spark-submit": "Spark's own tool; what follows the program's name is checked",
+    "python -m grpc_tools.protoc": "gRPC's own compiler",
     "JARS=$(python": "a line of a shell, whose Python is imported by tests/spark",
 }
 COMMANDS = {
@@ -417,7 +418,7 @@ def of(*languages: str) -> list[Block]:
 
 def test_blocks_of_all_languages_are_looked_at() -> None:
     languages = {one.language for one in BLOCKS}
-    assert languages == {"python", "bash", "console", "ini", "json", "toml", "yaml", "", INDENTED}
+    assert languages == {"python", "bash", "console", "ini", "json", "proto", "toml", "yaml", "", INDENTED}
     assert len({one.label for one in BLOCKS}) == len(BLOCKS)
     assert PICTURES.keys() <= {one.label for one in BLOCKS}
 
@@ -468,7 +469,7 @@ def check_command(text: str) -> None:
         LookupError: nobody knows the program.
     """
     words = shlex.split(re.sub(r"[][]", "", text))
-    if text.split()[0] in OTHERS_COMMANDS:
+    if text.split()[0] in OTHERS_COMMANDS or " ".join(words[:3]) in OTHERS_COMMANDS:
         if text.startswith("spark-submit"):
             _parse(spark_replay.cli.main, words[words.index("rebuild.py") + 1 :])
         return

@@ -1,9 +1,15 @@
 """The programs on the page on formats."""
 
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from actors.formats.proto_text import messages_of
 from actors.testing import ActorTestDriver
 from tests.documents import block
+from tests.unit.formats.served import messages
 
 
 def test_the_shop_reads_and_writes_avro() -> None:
@@ -13,6 +19,23 @@ def test_the_shop_reads_and_writes_avro() -> None:
             driver.send(names["orders"], key="ada", value=names["Order"](item, 2))
         assert [sent.value for sent in driver.outputs(names["totals"])] == [names["Total"](2), names["Total"](4)]
         assert driver.get(names["ordered"], "ada") == names["Total"](4)
+
+
+def test_the_shop_reads_and_writes_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The classes are of the page's own file, without protoc.
+    lines = [
+        " ".join((message.name.removeprefix("shop."), *(f"{name}:{kind}" for name, kind, _ in message.fields.values())))
+        for message in messages_of(block("docs/how-to/formats.md", "Protobuf").code)
+    ]
+    assert lines == ["Order item:string count:int64", "Total count:int64"]
+    classes: Any = SimpleNamespace(**messages("page_order.proto", "\n".join(lines)))
+    monkeypatch.setitem(sys.modules, "order_pb2", classes)
+    names = block("docs/how-to/formats.md", "Protobuf", 3).run({})
+    with ActorTestDriver(names["app"]) as driver:
+        for item in ("hat", "coat"):
+            driver.send(names["orders"], key="ada", value=names["Order"](item=item, count=2))
+        assert [sent.value.count for sent in driver.outputs(names["totals"])] == [2, 4]
+        assert driver.get(names["ordered"], "ada") == names["Total"](count=4)
 
 
 def test_a_state_has_a_format() -> None:

@@ -289,6 +289,17 @@ def test_what_is_no_change_goes_by_the_policy_of_the_actor(name: str) -> None:
         feed(driver, [(key, value, [])])
 
 
+def test_a_table_that_was_renamed_goes_on_in_its_topic() -> None:
+    shop = Shop()
+    with shop.driver() as driver:
+        feed(driver, [event("c", 1, 10, "a"), event("c", 2, 11, "b")])
+        key, value, headers = event("u", 1, 20, "c")
+        renamed = msgspec.json.decode(value or b"")
+        renamed["source"]["table"] = "clients"
+        feed(driver, [(key, msgspec.json.encode(renamed), headers), event("u", 1, 15, "before")])
+        assert names(driver, shop) == {1: "c", 2: "b"}
+
+
 def test_an_update_of_a_row_that_is_missing_needs_all_columns() -> None:
     shop = Shop()
     with shop.driver() as driver:

@@ -100,6 +100,45 @@ def test_a_hostile_record_is_skipped_with_its_place_and_others_go_on(caplog: pyt
     assert registry.requests.count("GET schemas/ids/7") == 1
 
 
+@pytest.mark.parametrize(
+    ("id", "reason"),
+    [
+        (b"x", "begins with neither"),
+        (b"\0\0\0", "has no schema 1640"),
+        (b"\0\0\0\0\7", "has no schema 7"),
+        (b"\1" + b"x" * 16, "has no schema 78787878-7878"),
+        (b"\0\0\0\0\1more", "schema 1"),
+    ],
+)
+def test_a_hostile_id_in_a_header_is_the_records_failure(
+    id: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, items = shop(registered(ORDER)), list[str]()
+    orders = app.topic("orders", key_type=str, format=Avro(Order))
+
+    @app.actor(orders, on_error="skip")
+    async def collect(ctx: Context, order: Order) -> None:
+        items.append(order.item)
+
+    with ActorTestDriver(app, partitions=1) as driver:
+        for header in (id, b"\0\0\0\0\1"):
+            driver.post(orders, key=b"ada", value=b"\6hat\2", headers=[("__value_schema_id", header)], raw=True)
+        driver.settle()
+    [text] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert (items, "orders[0] offset 0" in text) == (["hat"], True)
+    assert reason in text
+    assert "subject orders-value" in text
+
+
+def test_ids_that_records_name_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.formats.registry.MOST_MISSING", 2)
+    registry = registered(ORDER)
+    codec = bound(registry, Avro(Order))
+    for id in (7, 8, 9, 7):
+        assert f"has no schema {id}" in refusal(codec, struct.pack(">bI", 0, id) + b"\6hat\2")
+    assert [registry.requests.count(f"GET schemas/ids/{id}") for id in (7, 8, 9)] == [2, 1, 1]
+
+
 @pytest.mark.parametrize("type_", [Node, None])
 def test_deep_values_are_refused_and_dont_end_the_process(type_: Any) -> None:
     codec = bound(registered(NODE), Avro(type_))

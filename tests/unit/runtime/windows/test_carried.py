@@ -163,6 +163,21 @@ def test_a_record_of_a_join_without_a_match_is_handed_out_with_its_headers(of_on
         assert tenants(driver) == [("ada", "None", "late"), ("bob", "hat", "late")]
 
 
+@pytest.mark.parametrize(("how", "kept"), [("inner", 0), ("left", 1)])
+def test_a_join_of_one_with_many_keeps_headers_that_something_reads(how: Any, kept: int) -> None:
+    app = App("shop", broker="kafka://127.0.0.1:9092", propagate_headers=TENANT)
+    orders, paid = (app.topic(name, key_type=str, value_type=str) for name in ("orders", "paid"))
+
+    @app.join(one=orders, many=paid, retention=MINUTE, how=how)
+    async def pair(ctx: Context, order: str, payment: Any) -> None: ...
+
+    with ActorTestDriver(app) as driver:
+        send(driver, "ada", 1, LATE)
+        (definition,) = app.actors.values()
+        values = [it.value for store in definition.stores for it in driver.changelog(store)]
+        assert values.count([("tenant", b"late")]) == kept
+
+
 def test_a_stage_across_keys_has_the_headers_of_the_close_that_fed_it() -> None:
     app = App("shop", broker="kafka://127.0.0.1:9092", propagate_headers=TENANT)
     orders, out = app.topic("orders", key_type=str, value_type=str), app.topic("out", key_type=str, value_type=int)
