@@ -59,7 +59,7 @@ def spark_session(
     s3a: bool = False,
     tables: Collection[str] = (),
 ) -> SparkSession:
-    """Return a Spark session that can read Kafka: the active one if there is one, else a new one.
+    """Return a Spark session that can read Kafka: that of this process if there is one, else a new one.
 
     Args:
         master: Spark's master; this machine with all its cores if None and `spark-submit` set none.
@@ -77,9 +77,8 @@ def spark_session(
     from pyspark.sql import SparkSession
 
     _require_no_remote(master, settings or {})
-    active = SparkSession.getActiveSession()
+    active = active_session()
     if active is not None:
-        require_classic(active)
         return active
     require_java()
     builder = SparkSession.builder.appName("spark_replay")
@@ -95,6 +94,23 @@ def spark_session(
         except Exception as error:
             where = f"; its log is {log}" if log else ""
             raise ReplayError(f"Spark does not start: {first_line(error)}{where}") from error
+
+
+def active_session() -> SparkSession | None:
+    """Return the session of this thread, else of any thread; None if there is none that goes on.
+
+    Raises:
+        ReplayError: It is one of Spark Connect.
+    """
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        session = SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+    require_classic(session)
+    return session if session.sparkContext._jsc is not None else None
 
 
 def require_classic(spark: SparkSession) -> None:

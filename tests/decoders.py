@@ -154,22 +154,26 @@ _SPANS = ((Span(0, 5, exact=True),),)
 _LEDGER = Ledger(topic="t", topic_id="i", asked_ms=2, starts=(0,), spans=_SPANS, deletes=False)
 _FILE = ArchiveFile(name="data/a", topic="t", partition=0, first=1, last=2, latest_ms=5, records=2, bytes=3, digest="d")
 _ENTRY = encode_entry(Manifest(number=0, ledgers={"t": _LEDGER}, files={_FILE.name: _FILE}), Manifest())
-_SUMMARY = {
-    "version": 1,
-    "changelog": "c",
-    "topic_id": "",
-    "as_of": "latest",
-    "as_of_ms": 1,
-    "keys": 2,
-    "records": 3,
-    "without_metadata": 0,
-    "unknown": 0,
-    "undecodable": None,
-    "seconds": 0.1,
-    "format": "parquet",
-    "partitions": [{"partition": 0, "start_offset": 0, "end_offset": 5, "as_of_ms": 1, "keys": 2}],
-    "layers": [{"folder": "", "ends": [5], "rows": 2, "files": {"partition=0/a.parquet": [1, 2]}}],
-}
+_SUMMARY = manifest.with_crc32(
+    {
+        "version": 1,
+        "changelog": "c",
+        "topic_id": "",
+        "as_of": "latest",
+        "as_of_ms": 1,
+        "keys": 2,
+        "records": 3,
+        "without_metadata": 0,
+        "unknown": 0,
+        "undecodable": None,
+        "seconds": 0.1,
+        "format": "parquet",
+        "partitions": [
+            {"partition": 0, "start_offset": 0, "end_offset": 5, "last_offset": 4, "as_of_ms": 1, "keys": 2}
+        ],
+        "layers": [{"folder": "", "ends": [5], "rows": 2, "files": {"partition=0/a.parquet": [1, 2]}}],
+    }
+)
 _DIGESTS = {
     "position": {"source_offset": 1, "changelog_offset": 2, "wall_time_ms": 3, "epoch": 4, "changelog_id": "id"},
     "digests": [-81, 7],

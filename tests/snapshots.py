@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from stores._core.manifest import with_crc32
 from stores._core.record import Position
 from stores._core.snapshot import SNAPSHOT_MANIFEST, SnapshotManifest, SnapshotPartition, encode_snapshot, table_file
 from stores.tables import write_tables
@@ -41,3 +43,11 @@ def write_snapshot(
     )
     (own / SNAPSHOT_MANIFEST).write_text(encode_snapshot(manifest))
     return own
+
+
+def with_own_crc32(text: str) -> str:
+    """Return a changed document with the CRC-32 that it would have been written with, if it is one."""
+    try:
+        return json.dumps(with_crc32(json.loads(text)))
+    except (ValueError, RecursionError):
+        return text

@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 
 from spark_replay.errors import LiveError, ReplayError
-from spark_replay.session import require_pyspark, spark_session
+from spark_replay.session import active_session, require_pyspark, spark_session
 from spark_replay.sources.brokers.topic import require_reachable
 from spark_replay.sources.staging import local_folder, table_format
 from stores._core.printable import printable
@@ -339,9 +339,7 @@ def _session(given: Given, console: Console, *, s3a: bool, tables: set[str]) -> 
     require_pyspark()
     if given.brokers is not None:
         require_reachable(given.brokers)
-    from pyspark.sql import SparkSession
-
-    ours = SparkSession.getActiveSession() is None
+    ours = active_session() is None
     with tempfile.TemporaryDirectory(prefix="spark-replay-") as folder:
         log = Path(folder) / "spark.log"
         console.print("starting Spark …", highlight=False)

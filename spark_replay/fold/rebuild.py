@@ -37,6 +37,7 @@ from spark_replay.sources.folders import Folder, Target, open_target
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import table_format
 from spark_replay.sources.tables import Table
+from stores._core.manifest import with_crc32
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -154,7 +155,7 @@ def write_rebuild(
             result = run.from_start(target)
         elif earlier is not None:
             result = replace(result, made_from=str(earlier.folder))
-        target.finish(json.dumps(asdict(result), indent=1) + "\n")
+        target.finish(json.dumps(with_crc32(asdict(result)), indent=1) + "\n")
     return result
 
 
@@ -252,7 +253,7 @@ class _Run:
             made_ms = self.made_ms if number == changing[-1] else base.rebuilt.made_ms
             result = replace(result, partitions=tuple(done), keys=sum(part.keys for part in done), made_ms=made_ms)
             merged = {"partition": number, "from": base.ends[number], "to": done[number].end_offset}
-            text = json.dumps({"merged": merged} | asdict(result))
+            text = json.dumps(with_crc32({"merged": merged} | asdict(result)))
             newest = table.merge(rows, number, text, after=newest, keys=keys)
         undecodable = None if self.codecs is None else table.rows().where(is_lost()).count()
         nothing = () if changing else (f"{table.where} has this state already: nothing was written",)

@@ -26,6 +26,7 @@ from spark_replay.fold.fold import to_all
 from spark_replay.sources.digests import Digest, digests, require_same, watched
 from spark_replay.sources.folders import VERIFIED, WRITING, Folder
 from spark_replay.sources.reading import reading
+from stores._core.manifest import require_crc32
 from stores._core.outside import MISSHAPEN
 
 if TYPE_CHECKING:
@@ -215,6 +216,7 @@ def decode_summary(content: str | bytes, where: object) -> Rebuilt:
         raw: Any = msgspec.json.decode(content)
         version = raw["version"]
         if version == FORMAT:
+            require_crc32(raw)
             return msgspec.convert(raw, Rebuilt)
     except (*MISSHAPEN, msgspec.MsgspecError) as error:
         raise ReadError(f"{where} is no rebuild: its {SUMMARY} can't be read ({error}): rebuild again") from error

@@ -7,6 +7,8 @@ this module and nothing else.
 from __future__ import annotations
 
 import json
+import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -19,6 +21,7 @@ Content = TypeVar("Content")
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = 1
+_CRC = "crc32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class _Format:
 def encode_document(manifest: Any, number: int) -> str:
     """Return a manifest of the format with this number as JSON text."""
     fields = {"format": number, **asdict(manifest, dict_factory=position_fields)}
-    return json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(with_crc32(fields), indent=1, ensure_ascii=False) + "\n"
 
 
 def decode_document(raw: str | bytes, kind: str, known_format: int, of: type[Content]) -> Content:
@@ -88,10 +91,31 @@ def decode_document(raw: str | bytes, kind: str, known_format: int, of: type[Con
     try:
         found = msgspec.json.decode(raw, type=_Format).format
         if found == known_format:
+            require_crc32(msgspec.json.decode(raw))
             return msgspec.json.decode(raw, type=of)
     except (*MALFORMED, msgspec.MsgspecError) as error:
         raise ValueError(f"not a manifest: {error}") from error
     raise ValueError(f"{kind} of format {found}, this release reads format {known_format}")
+
+
+def with_crc32(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a JSON object with the CRC-32 of what they say, however it is written."""
+    return {**fields, _CRC: _crc32(fields)}
+
+
+def require_crc32(fields: Mapping[str, Any]) -> None:
+    """Check the fields of an object from `with_crc32`: a number with a flipped bit is a number too.
+
+    Raises:
+        ValueError: They aren't what was written.
+    """
+    if fields.get(_CRC) != _crc32(fields):
+        raise ValueError(f"its CRC-32 is {_crc32(fields)} and was {fields.get(_CRC)}")
+
+
+def _crc32(fields: Mapping[str, Any]) -> int:
+    rest = {name: field for name, field in fields.items() if name != _CRC}
+    return zlib.crc32(msgspec.json.encode(rest, order="deterministic"))
 
 
 def check_numbers(numbers: list[int], partition_count: int, kind: str) -> None:

@@ -19,7 +19,8 @@ from functools import reduce
 from spark_replay.sources.brokers.topic import Retention, Span, Topic
 
 _LONGEST = 1000
-_CLOCK_MARGIN_MS = 60_000
+_CLOCK_MARGIN_MS = 300_000
+"""The default of `clock_skew_margin`: brokers take a record's age from the time that its worker gave it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

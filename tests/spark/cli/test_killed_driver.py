@@ -31,10 +31,11 @@ STEPS = {
     "before the swap": "spark_replay.sources.staging.tighten_tree",
 }
 PROGRAM = """
-import os, pkgutil, signal, sys
+import os, pkgutil, sys
+number = int(sys.argv.pop(1))
 where, _, name = sys.argv.pop(1).rpartition(".")
 assert hasattr(pkgutil.resolve_name(where), name)
-setattr(pkgutil.resolve_name(where), name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+setattr(pkgutil.resolve_name(where), name, lambda *_, **__: os.kill(os.getpid(), number))
 from spark_replay.cli import main
 main()
 """
@@ -47,12 +48,19 @@ def test_a_driver_that_is_killed(spark: SparkSession, brokers: str, tmp_path: Pa
     write_rebuild(kafka(spark, brokers, log.topic), to=to)
     asyncio.run(append(brokers, log, [Transaction((put("a", "new"), put("b", "new")))]))
     command = ["rebuild", "--brokers", brokers, "--changelog", log.topic, "--to", str(to), "--overwrite"]
+
+    def stopped(number: int, function: str) -> subprocess.CompletedProcess[str]:
+        words = [sys.executable, "-c", PROGRAM, str(int(number)), function, *command, "--spark-option", QUICK, "--json"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+        assert [bytes(row["value"]) for row in read_rebuild(spark, to).collect()] == [b"old"], function
+        return done
+
     for step, function in STEPS.items():
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, function, *command, "--spark-option", QUICK], cwd=ROOT, capture_output=True
-        )
-        assert done.returncode == -signal.SIGKILL, (step, done.stderr)
-        assert [bytes(row["value"]) for row in read_rebuild(spark, to).collect()] == [b"old"], step
+        assert (done := stopped(signal.SIGKILL, function)).returncode == -signal.SIGKILL, (step, done.stderr)
+    # Ctrl-C cleans up
+    done = stopped(signal.SIGINT, STEPS["before they are read back"])
+    assert (done.returncode, json.loads(done.stdout)["error"]) == (2, "interrupted"), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["rebuilt"]
     with suppress(ValueError), replacing(to):
         refused = CliRunner().invoke(main, [*command, "--json"])
         raise ValueError("stop")

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,6 +81,14 @@ def test_neither_a_defect_nor_ctrl_c_is_a_mismatch(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("spark_replay.cli.options.require_reachable", fail)
     assert run(*NOWHERE).exit_code == 2
     assert printed(run(*NOWHERE, "--json"))["error"] in ("RuntimeError: a defect", "interrupted")
+
+
+def test_a_session_of_another_thread_goes_on(spark: SparkSession, tmp_path: Path):
+    words = ["rebuild", "--archive", tmp_path / "none", "--changelog", "app--s-changelog", "--to", tmp_path / "to"]
+    with ThreadPoolExecutor() as pool:
+        result = pool.submit(run, *words).result()
+    assert (result.exit_code, "no archive in" in result.stderr) == (2, True)
+    assert spark.range(2).count() == 2
 
 
 def test_output_that_nobody_reads(tmp_path: Path):

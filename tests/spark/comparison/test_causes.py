@@ -17,6 +17,7 @@ from spark_replay.comparison.causes import CAUSES
 from spark_replay.fold.rebuilt import SUMMARY, digests_of, read_summary
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.kafka import KafkaSource
+from stores._core.manifest import with_crc32
 from tests.spark.damage import NEW, OLD, Damage, Worker, by, damages, extend, named_log, two_owners
 from tests.spark.helpers import PARTITIONS, Export, Log, Transaction, Write, home, put, write_log
 
@@ -131,7 +132,7 @@ def test_a_rebuild_that_was_changed(world: World, tmp_path: Path):
     [layer] = read_summary(place).layers
     summary = json.loads((folder / SUMMARY).read_text())
     summary["layers"] = [asdict(replace(layer, files=digests_of(place)))]
-    (folder / SUMMARY).write_text(json.dumps(summary))
+    (folder / SUMMARY).write_text(json.dumps(with_crc32(summary)))
     report = validate_exports(world.source, against=folder)
     assert causes(report) == {"fine-3": "different_value"}
     assert report.against == f"rebuild in {folder}"

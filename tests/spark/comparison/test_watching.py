@@ -16,6 +16,7 @@ from actors.web.queries.digests import _summed
 from spark_replay import Source, Workers, kafka
 from spark_replay.comparison.watching import Watch, digests_of
 from spark_replay.fold.rebuilt import SUMMARY, read_summary
+from stores._core.manifest import with_crc32
 from stores._core.record import Position, encode_metadata
 from tests.spark.comparison.test_live import Server
 from tests.spark.damage import NEW, Worker, by, extend, named_log, two_owners
@@ -169,7 +170,7 @@ def test_a_state_that_is_damaged_or_too_old_is_made_again(watched: Watched) -> N
     assert "was read from its start" in report.notes[0]
     # compaction may have removed tombstones since
     summary = watched.folder / SUMMARY
-    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"made_ms": 0}))
+    summary.write_text(json.dumps(with_crc32(json.loads(summary.read_text()) | {"made_ms": 0})))
     # the log ends behind the positions, with the marker of the last transaction
     report = watched.compare()
     assert report.is_clean

@@ -36,7 +36,7 @@ from spark_replay import (
 )
 from spark_replay.comparison.exports import export_folders
 from spark_replay.sources.kafka import KafkaSource
-from stores._core.manifest import MANIFEST, decode_manifest
+from stores._core.manifest import MANIFEST, decode_manifest, with_crc32
 from stores._core.printable import moment
 from stores._core.windows import PROGRESS_KEY, decode_progress
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, partition_for, producing, read_all, unique
@@ -272,7 +272,7 @@ def rewrite(file: Path, rows: list[dict[str, Any]]) -> None:
     for one in content["partitions"]:
         if one["file"] == file.name:
             one["keys"] = len(rows)
-    manifest.write_text(json.dumps(content))
+    manifest.write_text(json.dumps(with_crc32(content)))
 
 
 @pytest.mark.nightly

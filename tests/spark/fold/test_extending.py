@@ -6,9 +6,12 @@ import asyncio
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,6 +42,7 @@ from spark_replay.sources.base import RECORDS, Source
 from spark_replay.sources.brokers.topic import Span, Topic
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.folders import Folder
+from stores._core.manifest import with_crc32
 from stores._core.record import METADATA_HEADER, encode_metadata
 from tests.examples import examples
 from tests.kafka.helpers import ROOT
@@ -213,7 +217,12 @@ def add(folder: Path) -> None:
 
 def change(folder: Path, **fields: Any) -> None:
     file = folder / SUMMARY
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    file.write_text(json.dumps(with_crc32(json.loads(file.read_text()) | fields)))
+
+
+def flip_a_number(folder: Path) -> None:
+    file = folder / SUMMARY
+    file.write_text(re.sub(r'(?<="end_offset": )\d', lambda digit: str(int(digit[0]) ^ 1), file.read_text()))
 
 
 def cut_off(folder: Path) -> None:
@@ -228,6 +237,7 @@ def cut_off(folder: Path) -> None:
         (lose, r"parquet is missing from the rebuild"),
         (add, r"more.parquet isn't one of the rebuild's files"),
         (cut_off, r"is no rebuild: its _rebuild.json can't be read"),
+        (flip_a_number, r"is no rebuild: its _rebuild.json can't be read \(its CRC-32 is \d+ and was \d+\)"),
         (lambda folder: change(folder, version=2), r"is a rebuild of format 2, this release reads format 1"),
     ],
 )
@@ -334,6 +344,36 @@ def test_a_killed_run_leaves_the_old_state_or_the_new_one(
     assert rows(spark, base) == rows(spark, base.with_name("whole"))
     assert len(read_summary(base).layers) == 2
     assert sorted(path.name for path in base.parent.iterdir()) == ["base", "whole"]
+
+
+def test_a_cancelled_job_leaves_the_old_state_and_nothing_else(
+    spark: SparkSession, log: MemorySource, base: Path, monkeypatch: pytest.MonkeyPatch
+):
+    old, context, write = rows(spark, base), spark.sparkContext, rebuilt.write_files
+
+    def cancelled(rows: DataFrame, folder: Folder) -> None:
+        def cancel() -> None:
+            while not context.statusTracker().getActiveJobsIds():
+                time.sleep(0.01)
+            context.cancelAllJobs()
+
+        canceller = threading.Thread(target=cancel)
+        canceller.start()
+        sleep = F.reflect(F.lit("java.lang.Thread"), F.lit("sleep"), F.lit(60_000).cast("bigint"))
+        try:
+            write(rows.where(sleep.isNull()), folder)
+        finally:
+            canceller.join()
+
+    monkeypatch.setattr(rebuilt, "write_files", cancelled)
+    context.setLocalProperty("spark.job.interruptOnCancel", "true")
+    try:
+        with pytest.raises(ReadError, match=r"Spark could not read a log in memory: .*[Cc]ancelled"):
+            write_rebuild(log, to=base, overwrite=True, as_of_ms=NOW_MS + 1)
+    finally:
+        context.setLocalProperty("spark.job.interruptOnCancel", None)
+    assert rows(spark, base) == old
+    assert [path.name for path in base.parent.iterdir()] == ["base"]
 
 
 def test_files_are_copied_where_they_cannot_be_linked(

@@ -221,3 +221,36 @@ def test_a_point_before_the_log_begins(spark: SparkSession, brokers: str, tmp_pa
     done = write_rebuild(alone, to=tmp_path / "to", as_of=f"offset:0={cut + 1}")
     assert done.keys == 1
     assert f"partition 0 begins at offset {cut}: what was written before" in done.notes[0]
+
+
+@pytest.mark.nightly
+def test_a_clock_that_goes_back(spark: SparkSession, brokers: str, tmp_path: Path):
+    """A point at a time is before the first record that is so late; a key expires by the last record's clock."""
+    topic = unique("app--store-changelog")
+    asyncio.run(make_topics(brokers, topic, partitions=PARTITIONS, config=KEPT))
+    log = Log(topic, [])
+
+    def write(key: str, seconds: int, expires_at_ms: int = 0) -> Transaction:
+        at_ms = NOW_MS + 1000 * seconds
+        return Transaction((replace(put(key, "1", expires_at_ms=expires_at_ms), partition=0, timestamp_ms=at_ms),))
+
+    asyncio.run(append(brokers, log, [write("ahead", 3, NOW_MS + 2500), write("behind", 1)]))
+    archive_topics(spark, Wanted(brokers=brokers, topics=(topic,)), to=tmp_path / "part")
+    asyncio.run(append(brokers, log, [write("between", 2), write("last", 5)]))
+    archive_topics(spark, Wanted(brokers=brokers, topics=(topic,)), to=tmp_path / "all")
+    alone = kafka(spark, brokers, topic)
+    part, whole = (archive(spark, tmp_path / name, topic) for name in ("part", "all"))
+    at = [write.offset for write in log.records]
+    for source in (alone, whole, alone.after(part)):
+        for text, seconds, before in (
+            (f"timestamp:{NOW_MS + 2000}", 2, at[0]),
+            (f"timestamp:{NOW_MS + 3500}", 3.5, at[3]),
+            (f"offset:0={at[3]}", 2, at[3]),
+            (f"offset:0={at[1]}", 3, at[1]),
+        ):
+            wanted = expected(log.records, [before, 0, 0], [NOW_MS + int(1000 * seconds)] * PARTITIONS)
+            assert collected(rebuild_state(source, as_of=text)) == wanted, (str(source), text)
+        write_rebuild(source, to=tmp_path / "base", as_of=f"offset:0={at[1]}", overwrite=True)
+        text = rf"partition 0: keys count as expired at {NOW_MS + 2000} ms at the point, .* as of {NOW_MS + 3000} ms"
+        with pytest.raises(PointError, match=text):
+            write_rebuild(source, to=tmp_path / "to", base=tmp_path / "base", as_of=f"offset:0={at[3]}")

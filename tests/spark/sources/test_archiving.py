@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -486,6 +487,8 @@ def test_a_damaged_or_lost_entry_of_the_manifest(spark: SparkSession, brokers: s
     entry, _ = decode_entry(text)
     [part, *_] = entry.files.values()
     again = encode_entry(replace(entry, made_ms=0), first)
+    line = text.partition("\n")[0].replace('"format": 1', '"format": 2')
+    newer = f"{line}\n{zlib.crc32(line.encode()):08x}\n"
     hole = encode_entry(replace(entry, ledgers={}, files={}), first)
     twice = encode_entry(
         replace(
@@ -497,6 +500,7 @@ def test_a_damaged_or_lost_entry_of_the_manifest(spark: SparkSession, brokers: s
         (text[:-20], "its CRC-32 is"),
         (text.replace('"records"', '"recordz"'), "its CRC-32 is"),
         (again, "doesn't follow the entry before"),
+        (newer, "of format 2, this release reads format 1"),
         (hole, "has a hole between the offsets"),
         (twice, rf"overlap: both have offset {part.last}"),
         (None, "No such file"),

@@ -17,6 +17,7 @@ from spark_replay import (
     Wanted,
     archive,
     archive_topics,
+    kafka,
     read_table,
     rebuild_state,
     validate_exports,
@@ -68,14 +69,23 @@ def test_an_archive_in_a_bucket(spark: SparkSession, brokers: str, storage: Stor
     assert not Path("s3a:").exists()
 
 
+def table_in(spark: SparkSession, bucket: str, table: str) -> str:
+    """Return where a table is, in an Iceberg catalog of the bucket's own."""
+    if table == "delta":
+        return f"delta:s3a://{bucket}/table"
+    catalog = f"of_{bucket.replace('-', '_')}"
+    for name, value in (
+        ("", "org.apache.iceberg.spark.SparkCatalog"),
+        (".type", "hadoop"),
+        (".warehouse", f"s3a://{bucket}/lake"),
+    ):
+        spark.conf.set(f"spark.sql.catalog.{catalog}{name}", value)
+    return f"iceberg:{catalog}.rebuilt"
+
+
 @pytest.mark.parametrize("table", ["delta", "iceberg"])
 def test_a_table_in_a_bucket(spark: SparkSession, brokers: str, storage: Storage, bucket: str, table: str):
-    where = f"delta:s3a://{bucket}/table"
-    if table == "iceberg":
-        where = f"iceberg:cloud.{bucket.replace('-', '_')}"
-        for name, value in (("", "org.apache.iceberg.spark.SparkCatalog"), (".type", "hadoop")):
-            spark.conf.set(f"spark.sql.catalog.cloud{name}", value)
-        spark.conf.set("spark.sql.catalog.cloud.warehouse", f"s3a://{bucket}/lake")
+    where = table_in(spark, bucket, table)
     log = write_log(brokers, random_transactions(97, count=20, keys=40))
     write_rebuild(keep(spark, brokers, bucket, log), to=where, as_of_ms=NOW_MS)
     asyncio.run(append(brokers, log, random_transactions(98, count=10, keys=40)))
@@ -165,6 +175,17 @@ def test_an_entry_whose_answer_was_lost_is_ours(
 def test_no_bucket(spark: SparkSession, brokers: str, storage: Storage, log: Log):
     with pytest.raises(ArchiveError, match="s3a://no-such-bucket"):
         keep(spark, brokers, "no-such-bucket", log)
+    with pytest.raises(ArchiveError, match="s3a://no-such-bucket"):
+        archive(spark, "s3a://no-such-bucket/the/archive", log.topic).describe()
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"])
+def test_no_bucket_of_a_table(spark: SparkSession, brokers: str, storage: Storage, log: Log, table: str):
+    where = table_in(spark, "no-such-bucket", table)
+    with pytest.raises(ReplayError, match="no-such-bucket"):
+        write_rebuild(kafka(spark, brokers, log.topic), to=where, as_of_ms=NOW_MS)
+    with pytest.raises(ReplayError, match=r"no-such-bucket|there is no table"):
+        read_table(spark, where)
 
 
 def test_killed_while_it_writes(

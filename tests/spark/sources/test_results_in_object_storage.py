@@ -298,11 +298,17 @@ def test_a_summary_whose_answer_was_lost_counts(
 
 
 @pytest.mark.nightly
-def test_no_bucket(spark: SparkSession, storage: Storage, log: MemorySource):
+def test_no_bucket(spark: SparkSession, storage: Storage, log: MemorySource, tmp_path: Path):
     with pytest.raises(TargetError, match="s3a://no-such-bucket"):
         write_rebuild(log, to="s3a://no-such-bucket/to", as_of_ms=NOW_MS)
     with pytest.raises(ReadError, match="s3a://no-such-bucket"):
         read_rebuild(spark, "s3a://no-such-bucket/to")
+    with pytest.raises(ReadError, match="s3a://no-such-bucket"):
+        write_rebuild(log, to=tmp_path / "to", as_of_ms=NOW_MS, base="s3a://no-such-bucket/to")
+    with pytest.raises(ReadError, match="s3a://no-such-bucket"):
+        validate_exports(log, against="s3a://no-such-bucket/to")
+    with pytest.raises(TargetError, match="s3a://no-such-bucket"):
+        write_snapshot(kafka(spark, "127.0.0.1:1", log.topic), app="app", to="s3a://no-such-bucket/to")
     with pytest.raises(TargetError, match="s3a://no-such-bucket"):
         require_page("s3a://no-such-bucket/report.html")
 
@@ -323,9 +329,8 @@ def test_a_driver_that_is_killed(spark: SparkSession, brokers: str, storage: Sto
     settings = [f"spark.hadoop.{name}={value}" for name, value in storage.settings.items()]
     options = [part for setting in (QUICK, *settings) for part in ("--spark-option", setting)]
     for step in STEPS:
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, step, *command, *options], cwd=ROOT, capture_output=True, timeout=200
-        )
+        words = [sys.executable, "-c", PROGRAM, str(int(signal.SIGKILL)), step, *command, *options]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=200)
         assert done.returncode == -signal.SIGKILL, (step, done.stderr)
         assert [bytes(row["value"]) for row in read_rebuild(spark, to).collect()] == [b"old"], step
     assert len(attempts(storage, bucket)) == 3

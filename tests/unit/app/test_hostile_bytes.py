@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import msgspec
 import pytest
 from hypothesis import strategies as st
 
+from stores._core.manifest import require_crc32, with_crc32
 from tests.decoders import DECODERS, EXCEPTED, TRIED_ELSEWHERE, Decoder
 from tests.examples import examples
 
@@ -82,6 +85,18 @@ def replaced(document: Any, place: tuple[Any, ...], value: Any) -> Any:
     return copy
 
 
+def resealed(valid: bytes) -> Iterator[bytes]:
+    """Give a document that has a CRC-32 of itself with changes under which that fits."""
+    try:
+        document = msgspec.json.decode(valid)
+        require_crc32(document)
+    except (ValueError, AttributeError, msgspec.MsgspecError):
+        return
+    for changed in json_with(document):
+        with suppress(ValueError, TypeError, RecursionError, msgspec.MsgspecError):
+            yield json.dumps(with_crc32(msgspec.json.decode(changed))).encode()
+
+
 def hostile(valid: bytes) -> Iterator[bytes]:
     """Give what a valid document may become."""
     yield from (valid[:end] for end in range(0, len(valid), max(1, len(valid) // 12)))
@@ -94,6 +109,7 @@ def hostile(valid: bytes) -> Iterator[bytes]:
             continue
         for changed in json_with(document):
             yield b"\n".join((*lines[:number], changed, *lines[number + 1 :]))
+    yield from resealed(valid)
     try:
         packed = msgspec.msgpack.decode(valid)
     except (ValueError, UnicodeDecodeError):
@@ -122,6 +138,18 @@ def test_a_changed_document_is_read_or_refused(name: str) -> None:
         decoder.raises or decoder.call(valid)
         for raw in hostile(valid):
             check(decoder, raw)
+
+
+@pytest.mark.parametrize("name", ["decode_document", "document snapshot", "decode_summary", "decode_entry"])
+def test_a_flipped_bit_is_refused_or_changes_nothing(name: str) -> None:
+    decoder = DECODERS[name]
+    [valid] = decoder.valid
+    content = decoder.call(valid)
+    for at, bit in itertools.product(range(len(valid)), range(8)):
+        flipped = bytearray(valid)
+        flipped[at] ^= 1 << bit
+        with suppress(*decoder.raises):
+            assert decoder.call(bytes(flipped)) == content, bytes(flipped)
 
 
 @pytest.mark.hypothesis

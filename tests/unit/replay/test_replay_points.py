@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from actors._core.task.commit import CommitMark
 from actors._core.task.topic_ids import TopicIds
+from actors.declare.options import ActorOptions
 from actors.replay.replay import Replayer
 from spark_replay.errors import InputError, PointError
 from spark_replay.fold.points import AsOf, find_offsets, point_at
@@ -25,6 +26,7 @@ from spark_replay.sources.brokers.topic import CommittedOffset, Retention, Span,
 from tests.examples import examples
 
 MINUTE_MS = 60_000
+SKEW_MS = int(1000 * ActorOptions().clock_skew_margin.total_seconds())
 TOPIC_ID = "00000000-0000-0000-0000-000000000007"
 EMPTY = Ledger(topic="t", topic_id="id")
 
@@ -41,8 +43,9 @@ class World:
     archived: dict[int, str] = field(default_factory=dict)
     ledger: Ledger = EMPTY
 
-    def write(self, key: str) -> None:
-        self.log[self.end] = (key, self.now_ms)
+    def write(self, key: str, behind_ms: int = 0) -> None:
+        """By a worker whose clock is behind; its broker takes the worker's time for the record's age."""
+        self.log[self.end] = (key, self.now_ms - behind_ms)
         self.truth[self.end] = key
         self.end += 1
 
@@ -105,6 +108,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.sampled_from("aab")),
         st.tuples(st.just("write"), st.sampled_from("aab")),
+        st.tuples(st.just("behind"), st.sampled_from("aab")),
         st.tuples(st.just("compact"), st.integers(0, 2)),
         st.tuples(st.just("archive"), st.sampled_from([None, 1, 2])),
         st.sampled_from([("marker", None), ("wait", None)]),
@@ -119,6 +123,8 @@ def play(steps: list[tuple[str, object]], lag_ms: int) -> World:
         match step:
             case "write":
                 world.write(str(given_))
+            case "behind":
+                world.write(str(given_), behind_ms=SKEW_MS)
             case "compact":
                 # never the newest segment
                 world.compact(world.end - int(str(given_)))
@@ -143,6 +149,7 @@ def wrong(world: World, before: int) -> set[str]:
 # what is rare among random ones: spans put together, of which a part was read later, or a part isn't exact
 READ_LATER = "w a", "read", "w a", "w a", "compact", "read", "w b", "read", "w b", "read"
 LONG = ("wait",) * 5
+BEHIND = "read", "behind a", "wait", "wait", "w a", "compact"
 PARTLY_EXACT = "w a", "w a", *LONG, "compact", "read", "w b", "read", *LONG, "w b", "read", *LONG, "w b", "read"
 
 
@@ -152,12 +159,13 @@ def steps_of(*names: str) -> list[tuple[str, object]]:
         "read": ("archive", None),
         "wait": ("wait", None),
     }
-    return [known.get(name) or ("write", name[-1]) for name in names]
+    return [known.get(name) or ("behind" if name.startswith("behind") else "write", name[-1]) for name in names]
 
 
 @settings(max_examples=examples(1000))
 @example(steps_of(*READ_LATER), 0, 3)
 @example(steps_of(*PARTLY_EXACT), 10 * MINUTE_MS, 3)
+@example(steps_of(*BEHIND), 10 * MINUTE_MS, 3)
 @given(STEPS, st.sampled_from([0, 10 * MINUTE_MS]), st.sampled_from([3, 1000]))
 def test_what_an_archive_takes_for_known_is_true(steps: list[tuple[str, object]], lag_ms: int, longest: int) -> None:
     with at_most_spans(longest):

@@ -29,6 +29,7 @@ from stores.errors import SnapshotError
 from stores.rocks import RocksStore
 from tests.kafka.helpers import eventually, unique
 from tests.logs import Clock
+from tests.snapshots import with_own_crc32
 
 ROWS = {b"%06d" % number: os.urandom(60) for number in range(3_000)}
 AT = Position(7, 9, 1_760_000_000_000, 3, "id")
@@ -168,7 +169,7 @@ def edit(bucket: Path, old: str, new: str) -> None:
     file = bucket / MANIFEST
     text = file.read_text()
     assert old in text
-    file.write_text(text.replace(old, new))
+    file.write_text(with_own_crc32(text.replace(old, new)))
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,7 @@ def test_files_and_manifest_hold_what_the_store_holds(folder, tmp_path, monkeypa
             }
             for partition, keys in ((0, 5), (1, 0))
         ],
+        "crc32": 2320847214,
     }
     assert sorted(path.name for path in (tmp_path / "out" / "w1").iterdir()) == [
         "manifest.json",

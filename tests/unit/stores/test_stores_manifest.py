@@ -4,7 +4,14 @@ import json
 
 import pytest
 
-from stores._core.manifest import Manifest, ManifestPartition, decode_manifest, encode_manifest, partition_file
+from stores._core.manifest import (
+    Manifest,
+    ManifestPartition,
+    decode_manifest,
+    encode_manifest,
+    partition_file,
+    with_crc32,
+)
 from stores._core.record import Position
 
 MANIFEST = Manifest(
@@ -20,7 +27,7 @@ MANIFEST = Manifest(
 
 
 def told(**changes) -> str:
-    return json.dumps(json.loads(encode_manifest(MANIFEST)) | changes)
+    return json.dumps(with_crc32(json.loads(encode_manifest(MANIFEST)) | changes))
 
 
 def told_of_partition(**changes) -> str:

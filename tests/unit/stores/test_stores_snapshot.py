@@ -16,7 +16,7 @@ from stores.memory import MemoryStore
 from stores.rocks import RocksReader, RocksStore
 from stores.snapshot import SnapshotFolder
 from stores.tables import write_tables
-from tests.snapshots import write_snapshot
+from tests.snapshots import with_own_crc32, write_snapshot
 
 ROOT = Path(__file__).parents[3]
 ROWS = {b"%06d" % number: os.urandom(60) for number in range(5_000)}
@@ -40,7 +40,7 @@ def manifest_with(folder: Path, **changes: object) -> None:
     for old, new in changes.values():
         assert old in text
         text = text.replace(old, new)
-    file.write_text(text)
+    file.write_text(with_own_crc32(text))
 
 
 def test_a_manifest_survives_its_encoding(folder):
@@ -177,7 +177,8 @@ def test_a_table_that_is_none_is_refused_though_its_checksum_is_right(folder, tm
     text = (snapshot / SNAPSHOT_MANIFEST).read_text()
     table = decode_snapshot(text).partitions[0].tables[0]
     text = text.replace(str(table.crc32), str(zlib.crc32(b"no table")))
-    (snapshot / SNAPSHOT_MANIFEST).write_text(text.replace(f'"size_bytes": {table.size_bytes}', '"size_bytes": 8'))
+    text = with_own_crc32(text.replace(f'"size_bytes": {table.size_bytes}', '"size_bytes": 8'))
+    (snapshot / SNAPSHOT_MANIFEST).write_text(text)
     store = RocksStore.open(tmp_path / "0")
     with pytest.raises(SnapshotError, match="no database could be made of the snapshot"):
         store.load_snapshot(SnapshotFolder(snapshot.parent, app="app").find("store", 0))
