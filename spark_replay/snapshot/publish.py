@@ -115,8 +115,7 @@ def publish_state(
         rebuild: A rebuild of the changelog, whose state is written in place of the log's.
         partitions: How many the new one has; as many as the old one if left out.
         layout: How a row has its message's key, as `decoder(store).layout` of an app says; None if that is unknown.
-        transform: Executors call it with each key and value, of windows and joins with the message's key and each value
-            in a row. It returns those to write, or None to leave the key out; of windows and joins the same key.
+        transform: Executors call it with each key and value. It returns those to write, or None to leave the key out.
         dry_run: Whether to write nothing.
 
     Raises:
@@ -151,8 +150,6 @@ def publish_state(
     is_same = transform is None and count == topic.partition_count
     with reading(str(source)):
         refuse(_against_state(rows, unknown, topic, layout, is_same=is_same, is_transformed=transform is not None))
-        # what is refused isn't tried
-        transform = transform if layout in _TRANSFORMED else None
         state = _with_own(_placed(rows, transform, topic, count, layout or "key"), rows, topic, count, layout, refuse)
         kept, sizes = state.where(F.col("key").isNotNull()), _sizes(state)
         refuse(_against_places(state, topic, count, layout))
@@ -189,7 +186,8 @@ def publish_app(
         live: Any topic of the app's own cluster; None if the state isn't the newest one of that.
         partitions: How many each new changelog has.
         as_of: As of `publish_state`.
-        transforms: Likewise, by store; of a window store also for what it keeps beside its windows.
+        transforms: Likewise, by store; of a window store also for what it keeps beside its windows. Those of windows
+            and joins are called with a message's key and each value in a row, and return the same key.
         dry_run: As of `publish_state`.
 
     Raises:
@@ -207,16 +205,15 @@ def publish_app(
 
     def publish_all(*, is_trial: bool) -> list[Published]:
         options: dict[str, Any] = {"as_of": as_of, "partitions": partitions, "dry_run": is_trial}
-        names = [f"{target.topic}--{decoder.changelog.removeprefix(f'{old_id}--')}" for decoder in decoders]
         return [
             publish_state(
                 source_of(log.changelog),
-                replace(target, topic=name),
+                replace(target, topic=f"{target.topic}--{log.changelog.removeprefix(f'{old_id}--')}"),
                 layout=log.layout,
                 transform=transforms.get(log.whole),
                 **options,
             )
-            for name, log in zip(names, decoders, strict=True)
+            for log in decoders
         ]
 
     with ExitStack() as stack:
@@ -281,7 +278,8 @@ def _placed(rows: DataFrame, transform: Transform | None, topic: Topic, count: i
     With another number of partitions, rows that a partition itself has are left out, and those past their retention.
     """
     before, pair = topic.partition_count, F.struct("key", "value")
-    if transform is not None:
+    # where it is refused a dry run goes on without it
+    if transform is not None and layout in _TRANSFORMED:
         apply = _applied(transform)
         if layout == "windows":
             # what is retained by no time is of a join of one with many

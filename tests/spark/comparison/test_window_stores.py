@@ -460,9 +460,13 @@ def test_values_of_windows_are_transformed(world: World, store: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    "transform", [lambda key, value: (key + b"x", value), lambda key, value: None if value < b"\x40" else (key, value)]
+    ("store", "transform"),
+    [
+        ("sums", lambda key, value: (key + b"x", value)),
+        ("visits", lambda key, value: (key + b"x", value)),
+        ("sums", lambda key, value: None if value < b"\x40" else (key, value)),
+    ],
 )
-@pytest.mark.parametrize("store", ["sums", "visits"])
 def test_windows_keep_their_keys(world: World, store: str, transform: Callable[[bytes, bytes], Any]) -> None:
     with pytest.raises(AppError, match=r"another key for the key k\d of windows or a join, or left out some"):
         transformed(world, store, transform)
