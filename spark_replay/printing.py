@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from spark_replay.errors import InputError
-from stores._core.outside import MALFORMED
+from stores._core.outside import MISSHAPEN
 from stores._core.printable import moment
 from stores._core.printable import printable as escaped
 from stores._core.windows import KEY_AT, KEYS_AT, LIST_AT, PROGRESS_KEY, SIDE_AT, decode_progress
@@ -25,27 +25,6 @@ EXAMPLES = 10
 SHOWN_BYTES = 200
 """Longer keys and values are cut."""
 _BASE64 = "base64:"
-
-
-class _Window(msgspec.Struct, array_like=True, frozen=True):
-    """A window in a list of a window store, as far as it is shown."""
-
-    start_ms: int
-    end_ms: int
-    value: bytes
-
-    def __str__(self) -> str:
-        return f"{moment(self.start_ms)} to {moment(self.end_ms)}: {printable(self.value)}"
-
-
-class _Kept(msgspec.Struct, array_like=True, frozen=True):
-    """A record that a join keeps."""
-
-    at_ms: int
-    value: bytes
-
-    def __str__(self) -> str:
-        return f"{moment(self.at_ms)}: {printable(self.value)}"
 
 
 def printable(raw: bytes | bytearray | None) -> str:
@@ -107,13 +86,15 @@ def row_value(raw: bytes | bytearray | None, *, has_windows: bool = False) -> st
         if value[:1] == b"p":
             return f"{decode_progress(value)}"
         if value[:1] == b"l":
-            return "; ".join(map(str, msgspec.msgpack.decode(value[LIST_AT:], type=list[_Window])))
+            windows = msgspec.msgpack.decode(value[LIST_AT:])
+            return "; ".join(f"{moment(start)} to {moment(end)}: {printable(raw)}" for start, end, raw, *_ in windows)
         if value[:1] == b"c":
-            return "; ".join(map(str, msgspec.msgpack.decode(value[LIST_AT:], type=list[_Kept])))
+            records = msgspec.msgpack.decode(value[LIST_AT:])
+            return "; ".join(f"{moment(at_ms)}: {printable(content)}" for at_ms, content in records)
         if value[:1] == b"h":
             headers = msgspec.msgpack.decode(value[1:], type=list[tuple[str, bytes]])
             return "; ".join(f"{name}: {printable(content)}" for name, content in headers)
-    except (*MALFORMED, msgspec.MsgspecError):
+    except (*MISSHAPEN, msgspec.MsgspecError):
         # Cut for the report, or damaged.
         return printable(raw)
     return printable(value[1:]) if value[:1] == b"v" else printable(raw)

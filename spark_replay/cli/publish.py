@@ -36,12 +36,13 @@ from spark_replay.printing import say
 @click.option("--rebuild", type=Place(), metavar="DIR", help="Write the state of this rebuild of the changelog.")
 @click.option(
     "--transform",
-    metavar="MODULE:FUNCTION",
+    multiple=True,
+    metavar="[STORE=]MODULE:FUNCTION",
     help="A function that Spark's executors call with each key and value, in bytes. It returns those to write, or None "
-    "to leave the key out.",
+    "to leave the key out. With --app name the store; may be repeated.",
 )
 @click.option("--dry-run", is_flag=True, help="Write nothing: show what would be written, and each reason against it.")
-def publish(to: str, app: str | None, rebuild: str | None, transform: str | None, **options: Any) -> Outcome:
+def publish(to: str, app: str | None, rebuild: str | None, transform: tuple[str, ...], **options: Any) -> Outcome:
     """Write a state into a new changelog: on another cluster, with other partitions, or corrected.
 
     Stop the app's workers first, unless the state is that of a point, an archive or a rebuild. The new changelog is
@@ -61,14 +62,13 @@ def publish(to: str, app: str | None, rebuild: str | None, transform: str | None
         raise click.UsageError("a topic is written to brokers: give --to-brokers, or --brokers")
     if rebuild is not None and (shared.archive is not None or options["as_of"] != "latest"):
         raise click.UsageError("--rebuild goes without --archive and --as-of: it has a point of its own")
-    single: dict[str, Any] = {
-        "rebuild": rebuild,
-        "transform": transform,
-        "layout": "key" if options["placed_by_key"] else None,
-    }
+    single: dict[str, Any] = {"rebuild": rebuild, "layout": "key" if options["placed_by_key"] else None}
+    functions = {store: function for store, _, function in (text.rpartition("=") for text in transform)}
     is_whole = app is not None and options["partitions"] is not None and not any(single.values())
     if is_whole == bool(shared.changelog) or is_whole == (app is None):
         raise click.UsageError("give --changelog, or --app with --partitions and without options of single changelogs")
+    if len(functions) < len(transform) or not all(bool(store) == is_whole for store in functions):
+        raise click.UsageError("--transform takes MODULE:FUNCTION once; with --app STORE=MODULE:FUNCTION, once a store")
     with running(shared, rebuild) as run:
         from spark_replay.apps import load_function
         from spark_replay.snapshot.publish import publish_app, publish_state
@@ -76,16 +76,16 @@ def publish(to: str, app: str | None, rebuild: str | None, transform: str | None
 
         client = shared.client(run.spark)
         target = kafka(run.spark, brokers, to, dict(options["to_kafka_option"]) or client)
-        common = {name: options[name] for name in ("as_of", "partitions", "dry_run")}
+        transforms = {store: load_function(function) for store, function in functions.items()}
+        common: dict[str, Any] = {name: options[name] for name in ("as_of", "partitions", "dry_run")}
         with run.progress(f"publish {app or shared.changelog} to {to}"):
             if app is not None:
                 is_live = shared.brokers is not None and options["as_of"] == "latest"
                 live = kafka(run.spark, shared.brokers or brokers, to, client) if is_live else None
-                done = publish_app(
-                    lambda log: replace(shared, changelog=log).source(run.spark), target, app, live=live, **common
-                )
+                common |= {"live": live, "transforms": transforms}
+                done = publish_app(lambda log: replace(shared, changelog=log).source(run.spark), target, app, **common)
             else:
-                single["transform"] = None if transform is None else load_function(transform)
+                single["transform"] = transforms.get("")
                 done = (publish_state(run.source(), target, **single, **common),)
     notes, refused = ([text for part in done for text in getattr(part, name)] for name in ("notes", "refused"))
     for note in notes:

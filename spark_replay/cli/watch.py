@@ -81,7 +81,7 @@ def watch(
     Each owner makes digests of its rows by bucket, at a position of its own. The state in DIR is extended to these
     positions, and gets the same digests. Only of a bucket that differs the rows are read; the keys that differ are
     named with both values, the offset in the changelog, and the cause. Records behind a position are checked, as
-    `validate` does. Window stores can't be watched.
+    `validate` does.
 
     With --every the command runs until SIGTERM or Ctrl-C, and ends after the comparison in progress, with the exit code
     of the last one. A comparison without an answer is made again at the next time.

@@ -47,7 +47,7 @@ from spark_replay.fold.extending import Base
 from spark_replay.fold.fold import first_ten
 from spark_replay.fold.rebuilt import require_sound
 from spark_replay.fold.settled import settle
-from spark_replay.fold.windows import WindowLog, folded_windows, held_windows
+from spark_replay.fold.windows import WindowLog, folded_windows, held_windows, is_progress
 from spark_replay.sources.base import Source
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
@@ -264,13 +264,14 @@ def _judged(source: Source, topic: Topic, held: Held, base: Base | None = None) 
     windows = windows.or_else(held_windows(state, topic)).or_else(held_windows(kept, topic))
     log = logged_since(state, settled.folded, at)
     rows = judge(log, at, held, kept, windows=windows, expired_ms=base.times_ms)
+    rows = rows if held.only is None else rows.where(held.only)
     # causes are looked for in all of the log
     return _Judged(rows, replace(settled.topic, starts=topic.starts), windows)
 
 
 def _answered(rows: DataFrame, held: Held) -> DataFrame:
-    """Return the rows of the partitions that can be compared."""
-    rows = rows if held.only is None else rows.where(held.only)
+    """Return the rows to compare, and the row `m` of windows, which says what is past its retention."""
+    rows = rows if held.only is None else rows.where(held.only | is_progress())
     return rows.where(~F.col("partition").isin(*held.unanswered)) if held.unanswered else rows
 
 

@@ -82,11 +82,11 @@ class Watch:
         with reading(f"the rebuild in {self.folder}"):
             answers = {number: answers[number] for number in state.positions}
             keys, differing = _compared(base, answers, as_of_ms)
-        none = dict.fromkeys(("records", "damaged", "over"), 0)
+        has_windows, none = False, dict.fromkeys(("records", "damaged", "over"), 0)
         equal = [Row(partition=at, kind="equal", count=n, held=n, live=n, **none) for at, n in keys.items()]
         summary, count = Summary(equal), sum(map(len, differing.values()))
         if differing:
-            topic, judged, late = self._judged(base, answers, differing, as_of_ms)
+            topic, has_windows, judged, late = self._judged(base, answers, differing, as_of_ms)
             summary = replace(judged, kinds=[*summary.kinds, *judged.kinds])
             state = replace(state, unanswered={**state.unanswered, **late})
         foreign, behind = find_foreign(self.source, state.parts, only_behind=True)
@@ -96,6 +96,7 @@ class Watch:
             held=state,
             findings=(foreign,) if any(behind.values()) else (),
             seconds=time.monotonic() - began_s,
+            has_windows=has_windows,
             behind=behind,
         )
         notes += _notes(count, sum(map(len, differing.values())), mismatches=result.mismatches)
@@ -190,11 +191,11 @@ class Watch:
 
     def _judged(
         self, base: Base, answers: Mapping[int, Digests], differing: dict[int, list[int]], as_of_ms: int
-    ) -> tuple[Topic, Summary, Mapping[int, str]]:
+    ) -> tuple[Topic, bool, Summary, Mapping[int, str]]:
         """Judge the rows of buckets that differ, and leave those of `differing` that weren't looked at.
 
         Returns:
-            The log, what was counted, and the partitions without an answer.
+            The log, whether it is of windows, what was counted, and the partitions without an answer.
         """
         rows, unanswered, only = dict[int, Digests](), dict[int, str](), F.lit(False)
         for number, buckets in list(differing.items()):
@@ -213,7 +214,7 @@ class Watch:
                 differing[number] = buckets[len(chosen) :]
         topic, state = self._held(rows, as_of_ms)
         judged, summary = compare_held(self.source, topic, replace(state, only=only), base)
-        return judged.topic, summary, {**unanswered, **state.unanswered}
+        return judged.topic, bool(judged.windows), summary, {**unanswered, **state.unanswered}
 
 
 def validate_live(source: Source, workers: Workers, *, store: str, placement: str = "key") -> Report:

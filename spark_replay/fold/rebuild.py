@@ -202,7 +202,7 @@ class _Run:
         settled = folded_at(self.source, self.as_of, as_of_ms=self.as_of_ms, base=base)
         windows = folded_windows(settled)
         counts, last = _counts(settled.marked)
-        if (counts["unknown"] and not self.with_unknown) or windows.lost:
+        if (counts["unknown"] or windows.lost) and not self.with_unknown:
             return None
         windows = windows.or_else(held_windows(base.rows(), settled.topic))
         layers, keys, undecodable = extend(base, settled, windows, to, codecs=self.codecs)

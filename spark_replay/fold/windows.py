@@ -78,13 +78,13 @@ def folded_windows(settled: Settled) -> WindowLog:
     """Return the window facts of a fold. Of a window store's log this reads a row of each partition."""
     if not settled.topic.deletes:
         return NO_WINDOWS
-    rows = settled.with_writes(settled.facts.where(_is_progress()))
+    rows = settled.with_writes(settled.facts.where(is_progress()))
     return _window_log(rows.select("partition", F.col("last.value").alias("value")), settled.topic)
 
 
 def held_windows(kept: DataFrame, topic: Topic) -> WindowLog:
     """Return the window facts of held rows, with `partition`, `key` and `value`."""
-    return _window_log(kept.where(_is_progress()), topic)
+    return _window_log(kept.where(is_progress()), topic)
 
 
 def newest_windows(source: Source, topic: Topic) -> WindowLog:
@@ -93,12 +93,13 @@ def newest_windows(source: Source, topic: Topic) -> WindowLog:
     Raises:
         ReadError: Spark couldn't read the log.
     """
-    rows = read_rows(source, topic).where(_is_progress()).groupBy("partition")
+    rows = read_rows(source, topic).where(is_progress()).groupBy("partition")
     with reading(str(source)):
         return _window_log(rows.agg(F.max_by("value", "offset").alias("value")), topic)
 
 
-def _is_progress() -> Column:
+def is_progress() -> Column:
+    """Return of a row with `key` whether it is the row `m`."""
     return F.col("key") == F.lit(PROGRESS_KEY)
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import gcd
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812
@@ -48,6 +49,7 @@ from spark_replay.sources.reading import keep, reading
 from stores._core.layouts import KEYS, OWN, own_rows
 from stores._core.record import METADATA_HEADER, NEVER
 from stores._core.replay import NO_METADATA
+from stores._core.windows import VALUES, with_values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,6 +60,11 @@ _OVERHEAD_BYTES = 1_024
 _AS_THE_BROKERS_SAY = -1
 _DIGEST_BYTES = 16
 _CHANGELOG = re.compile(r".+--.+-changelog")
+_TRANSFORMED = (None, "key", "task", "windows")
+_OTHER_KEY = (
+    "the transform returned another key for the key {} of windows or a join, or left out some of its values. What is "
+    "closed is known by partition and key: return the same key, or leave out all values of a key"
+)
 
 Transform = Callable[[bytes, bytes], tuple[bytes, bytes] | None]
 
@@ -165,9 +172,10 @@ def publish_app(
     live: KafkaSource | None,
     partitions: int,
     as_of: AsOf | str = "latest",
+    transforms: Mapping[str, Transform] = MappingProxyType({}),
     dry_run: bool = False,
 ) -> tuple[Published, ...]:
-    """Write the whole state of an app into changelogs of another app, with another number of partitions.
+    """Write the whole state of an app into changelogs of another app, with any number of partitions.
 
     Nothing is written if anything is refused. Workers of both apps are kept out of their groups until it is done.
 
@@ -178,7 +186,9 @@ def publish_app(
         live: Any topic of the app's own cluster; None if the state isn't the newest one of that.
         partitions: How many each new changelog has.
         as_of: As of `publish_state`.
-        dry_run: Likewise.
+        transforms: Likewise, by store; of a window store also for what it keeps beside its windows. Those of windows
+            and joins are called with a message's key and each value in a row, and return the same key.
+        dry_run: As of `publish_state`.
 
     Raises:
         ReadError: A worker of one of the apps runs, or the app's inputs have records that aren't handled.
@@ -189,14 +199,21 @@ def publish_app(
     decoders = [loaded.decoder(store.name) for actor in loaded.actors.values() for store in actor.stores]
     if not decoders:
         raise AppError(f"app {app} has no state")
+    for name in transforms.keys() - (wholes := {decoder.whole for decoder in decoders}):
+        raise AppError(f"app {app} has no store {name!r} to transform, it has {', '.join(sorted(wholes))}")
     old_id, group, refused = str(loaded.conf.id), replayers[0].group, list[str]()
 
     def publish_all(*, is_trial: bool) -> list[Published]:
         options: dict[str, Any] = {"as_of": as_of, "partitions": partitions, "dry_run": is_trial}
-        names = [f"{target.topic}--{decoder.changelog.removeprefix(f'{old_id}--')}" for decoder in decoders]
         return [
-            publish_state(source_of(log.changelog), replace(target, topic=name), layout=log.layout, **options)
-            for name, log in zip(names, decoders, strict=True)
+            publish_state(
+                source_of(log.changelog),
+                replace(target, topic=f"{target.topic}--{log.changelog.removeprefix(f'{old_id}--')}"),
+                layout=log.layout,
+                transform=transforms.get(log.whole),
+                **options,
+            )
+            for log in decoders
         ]
 
     with ExitStack() as stack:
@@ -261,9 +278,14 @@ def _placed(rows: DataFrame, transform: Transform | None, topic: Topic, count: i
     With another number of partitions, rows that a partition itself has are left out, and those past their retention.
     """
     before, pair = topic.partition_count, F.struct("key", "value")
-    if transform is not None:
+    # where it is refused a dry run goes on without it
+    if transform is not None and layout in _TRANSFORMED:
+        apply = _applied(transform)
+        if layout == "windows":
+            # what is retained by no time is of a join of one with many
+            apply = _applied_to_rows(apply, waits=not topic.deletes)
         # by Arrow, PySpark's default from 4.1 on, it would need pandas
-        pair = F.udf(_applied(transform), "struct<key: binary, value: binary>", useArrow=False)("key", "value")
+        pair = F.udf(apply, "struct<key: binary, value: binary>", useArrow=False)("key", "value")
     if count != before and layout in OWN:
         rows = rows.where(~held_windows(rows, topic).past() & (F.col("key") != F.lit(OWN[layout][0])))
     expiry = F.coalesce("expires_at_ms", F.lit(NEVER)).alias("expires_at_ms")
@@ -271,6 +293,8 @@ def _placed(rows: DataFrame, transform: Transform | None, topic: Topic, count: i
         F.struct("partition", "key", "message").alias("old"), expiry, pair.alias("pair")
     )
     pairs = keep(pairs.select("old", "expires_at_ms", "pair.*"))
+    if transform is not None and layout == "windows":
+        pairs = _without_keys(pairs)
     place, former = F.col("old.partition"), F.col("old.message")
     is_moved = F.lit(count != before) | (F.col("key") != F.col("old.key"))
     is_stray = is_moved & ~home_partition(former, before).eqNullSafe(place)
@@ -281,6 +305,17 @@ def _placed(rows: DataFrame, transform: Transform | None, topic: Topic, count: i
         homes, is_stray = F.filter(targets, lambda home: (home - place) % gcd(before, count) == 0), F.lit(False)
     home = F.explode(F.when(is_moved, homes).otherwise(F.array(place))).alias("partition")
     return pairs.select(home, "key", "value", "expires_at_ms", F.when(is_stray, F.col("old")).alias("stray"))
+
+
+def _without_keys(pairs: DataFrame) -> DataFrame:
+    """Leave out all rows of each key of windows whose values the transform left out: their closes and headers too."""
+    has_value = F.col("key").isNotNull() & F.substring("value", 1, 1).isin(*VALUES)
+    counts = F.count_if(F.col("key").isNull()).alias("lost"), F.count_if(has_value).alias("kept")
+    gone = keep(pairs.groupBy(F.col("old.message").alias("gone")).agg(*counts).where("lost > 0"))
+    for row in gone.where("kept > 0").limit(1).collect():
+        raise AppError(_OTHER_KEY.format(printable(row["gone"])))
+    both = pairs.join(gone, F.col("old.message") == F.col("gone"), "left")
+    return both.select("old", "expires_at_ms", F.when(F.col("gone").isNull(), F.col("key")).alias("key"), "value")
 
 
 def _with_message(rows: DataFrame, layout: str) -> DataFrame:
@@ -336,6 +371,26 @@ def _applied(transform: Transform) -> Callable[[bytes, bytes], Any]:
     return apply
 
 
+def _applied_to_rows(apply: Callable[[bytes, bytes], Any], *, waits: bool) -> Callable[[bytes, bytes], Any]:
+    """Return a function of rows of windows, or of a join, that applies another one to each value of a message's key."""
+
+    def apply_to_row(row: bytes, raw: bytes) -> Any:
+        letter, pairs = bytes(row[:1]), list[Any]()
+        key = bytes(row[KEYS["windows"].get(letter, (0, False))[0] :])
+
+        def change(value: bytes) -> bytes:
+            pairs.append(apply(key, value))
+            return value if pairs[-1] is None else pairs[-1][1]
+
+        value = with_values(bytes(raw), change, waits=waits and letter == b"j")
+        keys = {pair and pair[0] for pair in pairs}
+        if keys not in ({key}, {None}, set()):
+            raise AppError(_OTHER_KEY.format(printable(key)))
+        return None if None in keys else (row, value)
+
+    return apply_to_row
+
+
 def _against_target(target: KafkaSource, count: int, like: Topic) -> Iterator[ReplayError]:
     if _CHANGELOG.fullmatch(target.topic) is None:
         yield TargetError(f"{target.topic} isn't the name of a changelog, APP--STORE-changelog")
@@ -362,12 +417,12 @@ def _against_state(
             f"{topic.name}: the state of {unknown} keys at the point is unknown, since they were written again later. "
             "An archive that was begun before the point has them (--archive)"
         )
-    if is_transformed and layout not in (None, "key", "task"):
+    if is_transformed and layout not in _TRANSFORMED:
         yield PlacementError(f"{topic.name} has rows of the framework, which can't be transformed")
     elif not is_same and (layout or "key") == "key" and held_windows(rows, topic):
         yield PlacementError(
-            f"{topic.name} is the changelog of a window store or a join: its rows can't be transformed, and go to "
-            "other partitions only with --app, which says where a row has its key"
+            f"{topic.name} is the changelog of a window store or a join: its rows are transformed, and go to other "
+            "partitions, only with --app, which says where a row has its key"
         )
 
 

@@ -11,7 +11,8 @@ such rows may remove them, and whoever compares two sides leaves them out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -30,6 +31,11 @@ UNMATCHED_KEY_AT = CHUNK_KEY_AT + 4
 KEYS_AT = {b"w": KEY_AT, b"k": KEY_AT, b"e": CLOSE_KEY_AT, b"c": KEY_AT, b"j": CHUNK_KEY_AT, b"u": UNMATCHED_KEY_AT}
 KEYS_AT |= {b"W": KEY_AT, b"E": CLOSE_KEY_AT}
 """Where the message key begins in a row, by the row's first letter. A capital has the headers for a close."""
+_LISTS = {b"l": (LIST_AT, 2), b"c": (LIST_AT, 1), b"o": (1, 2)}
+"""By a value's first letter, where its list begins, and the place of the value in each element."""
+VALUES = (b"v", *_LISTS)
+"""The first letters of the values of rows that have values of windows, or of a join's records."""
+_ARRAY_32 = b"\xdd"
 
 
 class Progress(msgspec.Struct, array_like=True, frozen=True):
@@ -122,3 +128,41 @@ def merge_progress(raws: Mapping[int, bytes | None], partitions: int) -> bytes:
             former_partitions=partitions if former else 0,
         )
     )
+
+
+def with_values(raw: bytes, change: Callable[[bytes], bytes], *, waits: bool = False) -> bytes:
+    """Return a row's value with what `change` returns in place of each value of a window, or of a join's record.
+
+    Args:
+        raw: the row's value; one without such values is returned as it is.
+        change: called with each of them, in order.
+        waits: whether they are of records that wait for their `one`, which have an offset and headers in front.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    letter = raw[:1]
+    if letter == b"v":
+        return letter + change(raw[1:])
+    if letter not in _LISTS:
+        return raw
+    begin, place = _LISTS[letter]
+    parts = _decoded(raw[begin:], list[list[Any]])
+    for part in parts:
+        front: list[Any] = _decoded(part[place], list[Any]) if waits else [part[place]]
+        front[-1] = change(front[-1])
+        part[place] = _encode(front) if waits else front[0]
+    if letter == b"o":
+        return letter + _encode(parts)
+    encoded = [_encode(part) for part in parts]
+    # The number in front is that of the last chunk, or where the last window begins.
+    last_at = LIST_AT + 1 + 4 + sum(map(len, encoded[:-1]))
+    number = last_at.to_bytes(4) if letter == b"l" else raw[1:LIST_AT]
+    return b"".join((letter, number, _ARRAY_32, len(parts).to_bytes(4), *encoded))
+
+
+def _decoded(raw: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.msgpack.decode(raw, type=kind)
+    except (*MALFORMED, msgspec.MsgspecError) as error:
+        raise ValueError(f"not values of windows, or of a join: {error}: {raw[:50]!r}") from error

@@ -120,7 +120,7 @@ class WindowStores:
         if emit is not None:
             former = None if renamed_from is None else f"{renamed_from}-changes"
             rows = self.store(f"{name}-changes", key_type=bytes, value_type=bytes, renamed_from=former)
-            rows.layout = "windows"
+            rows.layout, rows.whole = "windows", name
             emitting(made, rows, emit)
         made.declare_across = functools.partial(across_keys, self)
         return made
@@ -131,6 +131,7 @@ def _part(
 ) -> WindowStore[bytes, bytes]:
     """Declare the windows of what another store has below its keys."""
     rows = own_store(app, name, "values", renamed_from=renamed_from)
+    rows.whole = whole.name
     kept = {"grace": whole.grace_ms, "retention": whole.retention_ms}
     spans: dict[str, Any] = {option: timedelta(milliseconds=span_ms) for option, span_ms in kept.items()}
     keys, value = store_keys(app, bytes, None), resolve(bytes, None)

@@ -40,6 +40,11 @@ class Decoder:
         """How the message key lies in a row's key: see `stores._core.layouts`. "task" if it doesn't."""
         return self._handle.layout
 
+    @property
+    def whole(self) -> str:
+        """The name of the store that it belongs to: its own, or of what is kept beside windows, the window store's."""
+        return self._handle.whole
+
     def key_json(self, raw: bytes) -> str:
         """Return a key as JSON text; of a row below a key, that key.
 

@@ -88,6 +88,8 @@ class Store(Generic[K, V]):
         """Reads a value, by its key, for people; None where the key has nothing to say."""
         self.layout: str = placement
         """How the message key lies in a row's key: see `stores._core.layouts`. "task" if it doesn't."""
+        self.whole = name
+        """The store that it belongs to: of what a window store keeps beside its windows, that one."""
         self.below: Any = None
         """The `RowStore` whose rows these are, if they lie below message keys."""
 

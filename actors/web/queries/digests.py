@@ -5,7 +5,9 @@ SHA-256 of the key and the stored value, write metadata included, as a signed nu
 its rows' digests. Spark's own functions make the same, see `spark_replay.comparison.watching`. (CRC-32 alone won't do:
 the XOR of several is the same where their keys' values are exchanged.)
 
-Rows that had expired by the asker's time are left out, so that the answer depends on no worker's clock.
+Rows that had expired by the asker's time are left out, so that the answer depends on no worker's clock. So are rows of
+windows and joins that are past their retention, as the row `m` says, which this worker may have removed or not
+(`stores._core.windows`). An answer with rows has the row `m` too, of whatever bucket it is.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated
 
 import msgspec
@@ -23,7 +26,9 @@ from actors.runtime.spec import ActorSpec
 from actors.web.problems import Problem, bad_request
 from actors.web.queries.answers import Took
 from stores._core.digests import Digests, StoredRow
-from stores._core.record import is_expired
+from stores._core.reader import PartitionReader
+from stores._core.record import METADATA_BYTES, is_expired
+from stores._core.windows import PROGRESS_KEY, decode_progress
 
 MAX_BUCKETS = 1 << 14
 ROWS_PER_BUCKET = 64
@@ -64,10 +69,27 @@ async def digests(reader: StateReader, spec: ActorSpec, store: str, body: Digest
         sums.extend([0] * (body.buckets or bucket_count(estimated_keys)))
         yield from _summed(sums, stored, body.as_of_ms)
 
+    has_windows = any(windows.name == store for windows in spec.windows)
     (part,), _ = await reader.walk(
-        spec, store, (body.partition,), Bounds(), lambda part, stored: look(stored, part.store.estimated_keys())
+        spec,
+        store,
+        (body.partition,),
+        Bounds(),
+        # The row `m` is read as of the moment of `stored`.
+        lambda part, stored: look(kept(part.store, stored) if has_windows else stored, part.store.estimated_keys()),
     )
     return Digests(part.position, sums, rows)
+
+
+def kept(store: PartitionReader, stored: Rows) -> Rows:
+    """Return the rows of windows that aren't past their retention, all if the row `m` is missing or damaged."""
+    raw = store.get(PROGRESS_KEY)
+    try:
+        expired = b"" if raw is None else decode_progress(raw[METADATA_BYTES:]).expired
+    except ValueError:
+        expired = b""
+    # Past what may be a long range, which no slice would end in.
+    return chain(store.scan(end=expired[:1]), store.scan(expired)) if expired else stored
 
 
 def bucket_count(keys: int) -> int:
@@ -88,11 +110,12 @@ def _summed(sums: list[int], stored: Rows, as_of_ms: int) -> Iterator[None]:
 def _chosen(rows: list[StoredRow], stored: Rows, body: DigestsBody, *, took: Took) -> Iterator[None]:
     chosen, count, size = frozenset(body.rows), body.buckets or 1, 0
     for number, (key, raw) in enumerate(stored, 1):
-        if zlib.crc32(key) % count in chosen and not is_expired(raw, body.as_of_ms):
+        is_chosen, length = zlib.crc32(key) % count in chosen, len(key) + len(raw)
+        if (is_chosen or key == PROGRESS_KEY) and not is_expired(raw, body.as_of_ms):
             rows.append(StoredRow(key, raw))
-            took(len(key) + len(raw))
-            size += len(key) + len(raw)
-            if size > MAX_ROWS_BYTES and len(rows) > 1:
+            took(length)
+            size += length if is_chosen else 0
+            if size > MAX_ROWS_BYTES and size > length:
                 text = f"the rows of {len(chosen)} buckets of {count} have more than {MAX_ROWS_BYTES:,} bytes"
                 raise Problem(413, "large-answer", "The answer is too large", f"{text}: ask for fewer buckets")
         if number % COUNT_SLICE == 0:

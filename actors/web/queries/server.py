@@ -317,20 +317,19 @@ class QueryRoutes:
     @needs(Level.READ)
     async def digests(self, request: web.Request) -> web.StreamResponse:
         """Return the digests of a partition's rows, or the rows of some buckets, for `spark_replay watch`."""
-        spec, coding = self._store(request.match_info["store"])
+        name = request.match_info["store"]
+        spec = self._spec(name)
         Parameters(request, frozenset())
-        if self._windows[coding.store.name] is not None:
-            self._without_parts(coding, "its changelog has rows that the store may have dropped")
         raw = await json_body(request)
         body, router, took = digests_body(raw), self._router(), request[RESERVATION].take
         if body.partition >= spec.partition_count:
             raise bad_request("bad-body", f"partition {body.partition} of {spec.partition_count}")
 
         async def here(_: list[int]) -> web.StreamResponse:
-            return reply(await digests(router.reader, spec, coding.store.name, body, took=took))
+            return reply(await digests(router.reader, spec, name, body, took=took))
 
         async def there(address: str, theirs: list[int]) -> web.StreamResponse:
-            path, limits = f"{PREFIX}/{coding.store.name}/_digests", Limits(took=took)
+            path, limits = f"{PREFIX}/{name}/_digests", Limits(took=took)
             answer = await router.workers.fetch(
                 "POST", address, path, body=raw, partitions=theirs, answer_s=EXACT_COUNT_S, limits=limits
             )
@@ -460,12 +459,15 @@ class QueryRoutes:
         service = service_of(self._app)
         return service.standby_router if read == "standby" else service.router
 
-    def _store(self, name: str) -> tuple[ActorSpec, StoreCoding]:
+    def _spec(self, name: str) -> ActorSpec:
         stores = service_of(self._app).stores
-        spec = stores.get(name)
-        if spec is None:
+        if name not in stores:
             known = ", ".join(sorted(stores)) or "none"
             raise Problem(404, "unknown-store", "There is no such store", f"store {name!r} isn't one of: {known}")
+        return stores[name]
+
+    def _store(self, name: str) -> tuple[ActorSpec, StoreCoding]:
+        spec = self._spec(name)
         if _has_join(spec, name):
             text = f"store {name} has the records that join {spec.name} may still match, and can't be asked"
             raise bad_request(

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from actors._core.windows.join_rows import decode_chunk
+from actors._core.windows.join_rows import decode_chunk, encode_chunk, with_last_chunk
+from actors._core.windows.lists import number_of
 from spark_replay import (
     Asked,
     find_violations,
@@ -29,7 +30,18 @@ from spark_replay import (
 from stores._core.printable import moment
 from stores._core.windows import PROGRESS_KEY, decode_progress
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, partition_for, producing, unique
-from tests.spark.comparison.test_window_stores import World, expired, last_values, move, recomputed, rewrite, rows_of
+from tests.spark.comparison.test_window_stores import (
+    World,
+    expired,
+    last_values,
+    move,
+    named_by_watch,
+    recomputed,
+    rewrite,
+    rows_of,
+    transformed,
+    twice,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -227,3 +239,29 @@ def test_the_inputs_lead_to_the_same_records_and_pairs(world: World) -> None:
     assert kinds == {"pairs": {"equal"}, "totals": {"equal"}}
     assert found.by_store["totals"]["equal"] == len(KEYS)
     assert found.records == 2 * (RECORDS + len(KEYS))
+
+
+@pytest.mark.nightly
+def test_a_watch_names_changed_records(world: World, tmp_path: Path) -> None:
+    row, example = named_by_watch(world, "pairs", tmp_path, b"j", b"c\0\0\0\0\x91\x92\x05\xc4\x019")
+    segment, side = int.from_bytes(row[1:9]), ("left", "right")[row[9]]
+    assert example.key == f"{row[14:].decode()}, the {side} records of segment {segment}"
+    assert example.export is not None
+    assert example.export["value"] == f"{moment(5)}: 9"
+
+
+@pytest.mark.nightly
+def test_values_of_records_are_transformed(world: World) -> None:
+    def changed(raw: bytes) -> bytes:
+        if raw[:1] != b"c":
+            return raw
+        records = decode_chunk(raw)
+        for record in records:
+            record.value *= 2
+        return with_last_chunk(encode_chunk(records), number_of(raw))
+
+    log = asyncio.run(last_values(world, "pairs"))
+    assert transformed(world, "pairs", twice) == {
+        number: {row: changed(raw) for row, raw in rows.items() if not row.endswith(b"k3")}
+        for number, rows in log.items()
+    }

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from actors.web.queries.digests import _chosen, _summed, digests_body
+from actors.web.queries.digests import _chosen, _summed, digests_body, kept
 from spark_replay import LiveError, Workers, kafka, validate_live
 from spark_replay.cli import main
 from spark_replay.comparison import live
@@ -82,9 +82,9 @@ class Server:
         if len(body.rows) > self.most:
             return web.json_response({"title": "The answer is too large"}, status=413)
         if body.rows:
-            list(_chosen(rows, store.scan(), body, took=lambda _: None))
+            list(_chosen(rows, kept(store, store.scan()), body, took=lambda _: None))
         else:
-            list(_summed(sums, store.scan(), body.as_of_ms))
+            list(_summed(sums, kept(store, store.scan()), body.as_of_ms))
         position = store.position()
         assert position is not None
         return web.Response(body=msgspec.json.encode(Digests(position, [] if body.rows else sums, rows)))

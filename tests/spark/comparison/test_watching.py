@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
-from actors.web.queries.digests import _summed
+from actors.web.queries.digests import DigestsBody, _chosen, _summed, kept
 from spark_replay import Source, Workers, kafka
 from spark_replay.comparison.watching import Watch, digests_of
 from spark_replay.fold.rebuilt import SUMMARY, read_summary
+from stores._core.digests import Digests, StoredRow
 from stores._core.manifest import with_crc32
-from stores._core.record import Position, encode_metadata
+from stores._core.record import METADATA_BYTES, Position, encode_metadata
+from stores._core.windows import PROGRESS_KEY, decode_progress
+from stores.memory import MemoryStore
+from tests.examples import examples
 from tests.spark.comparison.test_live import Server
 from tests.spark.damage import NEW, Worker, by, extend, named_log, two_owners
+from tests.spark.fold.test_extending import MemorySource, windowed_log
 from tests.spark.helpers import NOW_MS, Log, Transaction, Write, home
 
 if TYPE_CHECKING:
@@ -175,3 +181,85 @@ def test_a_state_that_is_damaged_or_too_old_is_made_again(watched: Watched) -> N
     report = watched.compare()
     assert report.is_clean
     assert "is older than the delete.retention.ms" in report.notes[0]
+
+
+@dataclass
+class Disks:
+    """Workers whose stores are those of histories at some offsets; of what is past its retention they have a part.
+
+    When rows are asked for, they have come to `later` ones.
+    """
+
+    log: list[Any]
+    chance: random.Random
+    offsets: Sequence[int]
+    later: Sequence[int]
+    planted: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
+    urls: tuple[str, ...] = ("disks",)
+
+    def rows(self, partition: int, before: Sequence[int]) -> dict[bytes, bytes]:
+        """What the log has below the offset."""
+        rows: dict[bytes, bytes] = {}
+        for number, offset, key, value, _, headers in self.log:
+            if number == partition and offset < before[number]:
+                rows.pop(key, None)
+                rows |= {} if value is None else {key: headers[0][1] + value}
+        return rows
+
+    def kept(self, partition: int, before: Sequence[int]) -> dict[bytes, bytes]:
+        rows = self.rows(partition, before)
+        expired = decode_progress(rows[PROGRESS_KEY][METADATA_BYTES:]).expired if PROGRESS_KEY in rows else b""
+        return {row: raw for row, raw in rows.items() if row[:1] != expired[:1] or row >= expired}
+
+    def digests(
+        self, store: str, partition: int, *, as_of_ms: int, buckets: int | None = None, rows: Sequence[int] = ()
+    ) -> Digests:
+        own, before = MemoryStore(), self.later if rows else self.offsets
+        part = self.kept(partition, before)
+        part |= {row: raw for row, raw in self.rows(partition, before).items() if self.chance.random() < 0.5}
+        part |= {row: raw for (number, row), raw in self.planted.items() if number == partition}
+        position = Position(0, before[partition], NOW_MS, 1, "")
+        own.apply(list(part.items()), position)
+        body, chosen, sums = DigestsBody(partition, as_of_ms, buckets, list(rows)), list[StoredRow](), [0] * 2
+        if rows:
+            list(_chosen(chosen, kept(own, own.scan()), body, took=lambda _: None))
+        else:
+            list(_summed(sums, kept(own, own.scan()), as_of_ms))
+        return Digests(position, [] if rows else sums, chosen)
+
+
+def planted(chance: random.Random, disks: Disks) -> Mapping[tuple[int, bytes], bytes]:
+    """A row with another value."""
+    numbers = range(len(disks.later))
+    rows = [(number, *row) for number in numbers for row in sorted(disks.kept(number, disks.later).items())]
+    number, row, raw = chance.choice([place for place in rows if place[1][:1] in (b"w", b"k", b"j")])
+    return {(number, row): raw[:METADATA_BYTES] + raw[METADATA_BYTES : METADATA_BYTES + 1] + b"planted"}
+
+
+@pytest.mark.parametrize("seed", range(examples(4)))
+def test_windows_and_joins_of_random_histories(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Nothing is named but what is planted, whatever disks lack and compaction takes."""
+    chance = random.Random(seed)
+    source: MemorySource = windowed_log(spark, chance)
+    offsets = [sorted(chance.randint(0, end) for _ in range(2)) for end in source.ends]
+    log, steps = source.log, [*zip(*offsets, strict=True), source.ends]
+    for step, later in zip(steps, [*steps[1:], source.ends], strict=True):
+        if chance.random() < 0.6:
+            source = source.compacted(chance.randint(source.cleaned, max(source.ends)))
+        disks: Any = Disks(log, chance, step, later)
+        report = Watch(
+            source=source, workers=disks, store="store", folder=tmp_path / "state", placement="task"
+        ).compare()
+        assert (report.mismatches, report.unanswered) == (0, {}), report
+    assert report.compared == sum(len(disks.kept(number, later)) for number in range(len(source.ends)))
+    # at the log's end each key is known: no row has to be read
+    assert not any("differ" in note for note in report.notes), report.notes
+    disks = Disks(log, chance, steps[1], source.ends)
+    disks.planted = planted(chance, disks)
+    report = Watch(source=source, workers=disks, store="store", folder=tmp_path / "state", placement="task").compare()
+    assert report.mismatches == report.counts["different"] == 1
+    ((number, row),) = disks.planted
+    ((example,),) = report.examples.values()
+    assert (example.partition, row[-1:].decode()) == (number, example.key[0])
+    assert example.log is not None
+    assert example.log["offset"] == max(record[1] for record in log if record[0] == number and record[2] == row)

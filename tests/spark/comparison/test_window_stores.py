@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +19,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from actors._core.windows.rows import decode_list, encode_list
+from dev.kafka import free_port
 from spark_replay import (
+    AppError,
     Asked,
+    LiveError,
     PlacementError,
     Recomputed,
     Wanted,
+    Workers,
     archive,
     archive_topics,
     find_violations,
@@ -35,10 +42,16 @@ from spark_replay import (
     write_rebuild,
 )
 from spark_replay.comparison.exports import export_folders
+from spark_replay.comparison.report import Example, Report
+from spark_replay.comparison.watching import Watch
+from spark_replay.printing import printable
 from spark_replay.sources.kafka import KafkaSource
 from stores._core.manifest import MANIFEST, decode_manifest, with_crc32
 from stores._core.printable import moment
+from stores._core.record import METADATA_BYTES
 from stores._core.windows import PROGRESS_KEY, decode_progress
+from stores.folder import DataFolder
+from stores.rocks import RocksStore
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, partition_for, producing, read_all, unique
 
 if TYPE_CHECKING:
@@ -350,3 +363,110 @@ def test_other_code_that_closes_windows_differs(world: World):
     assert {store: counts["different"] for store, counts in found.by_store.items()} == dict.fromkeys(STORES, 0) | {
         "totals": 1
     }
+
+
+def named_by_watch(world: World, store: str, folder: Path, letter: bytes, value: bytes) -> tuple[bytes, Example]:
+    """Watch a worker on a copy of the disk, change a row, and watch again; give the row and what was named."""
+    data, port = folder / "data", free_port()
+    shutil.copytree(world.data, data)
+    path = os.pathsep.join([str(world.folder), os.environ.get("PYTHONPATH", "")])
+    worker = WorkerProcess(world.module(), world.brokers, data, PYTHONPATH=path, WEB_PORT=str(port))
+    workers = Workers([f"http://127.0.0.1:{port}"])
+    watch = Watch(source=world.log(store), workers=workers, store=store, folder=folder / "state")
+
+    def compare() -> Report:
+        worker.start(web=True)
+        deadline_s = time.monotonic() + 180
+        while True:
+            try:
+                if not (report := watch.compare()).unanswered:
+                    return report
+            except LiveError:
+                assert time.monotonic() < deadline_s, worker.log()
+            time.sleep(0.5)
+
+    try:
+        with closing(workers):
+            report = compare()
+            assert report.mismatches == 0, report
+            assert report.counts["equal"] > 10
+            assert worker.terminate() == 0
+            row = planted(world, store, data, letter, value)
+            report = compare()
+    finally:
+        worker.kill()
+    assert report.mismatches == report.counts["different"] == 1, report
+    ((example,),) = report.examples.values()
+    assert example.partition == 0
+    log = asyncio.run(read_all(world.brokers, world.log(store).topic))
+    assert example.log is not None
+    last = max(record.offset for record in log if record.partition == 0 and record.key == row)
+    assert example.log["offset"] == last
+    return row, example
+
+
+def planted(world: World, store: str, data: Path, letter: bytes, value: bytes) -> bytes:
+    """Change the last row of a letter in partition 0, which isn't past its retention; return the row."""
+    opened = DataFolder.open(data / "v1" / "actors", app=world.name)
+    with closing(opened), closing(RocksStore.open(opened.store_path(store, 0))) as rows:
+        *_, (row, raw) = rows.scan(letter, letter + b"\xff")
+        position = rows.position()
+        assert position is not None
+        rows.apply([(row, raw[:METADATA_BYTES] + value)], position)
+    return row
+
+
+@pytest.mark.nightly
+def test_a_watch_names_a_changed_window(world: World, tmp_path: Path) -> None:
+    row, example = named_by_watch(world, "sums", tmp_path, b"w", b"v\xcd\x30\x39")
+    start_ms = int.from_bytes(row[1:9])
+    assert example.key == f"{row[9:].decode()}, the window from {moment(start_ms)} ({start_ms} ms)"
+    assert example.export is not None
+    assert example.export["value"] == printable(b"\xcd\x30\x39")
+
+
+def twice(key: bytes, value: bytes) -> tuple[bytes, bytes] | None:
+    """Leave out k3."""
+    return None if key == b"k3" else (key, value * 2)
+
+
+def transformed(world: World, store: str, transform: Callable[[bytes, bytes], Any]) -> dict[int, dict[bytes, bytes]]:
+    """Publish a store with a transform; return the new changelog's rows."""
+    copy = kafka(world.spark, world.brokers, f"{world.name}--{unique('copy')}-changelog")
+    publish_state(world.log(store), copy, layout="windows", transform=transform)
+    rows: dict[int, dict[bytes, bytes]] = {}
+    for record in asyncio.run(read_all(world.brokers, copy.topic)):
+        rows.setdefault(record.partition, {})[record.key] = record.value
+    return rows
+
+
+@pytest.mark.parametrize("store", ["sums", pytest.param("visits", marks=pytest.mark.nightly)])
+def test_values_of_windows_are_transformed(world: World, store: str) -> None:
+    def changed(raw: bytes) -> bytes:
+        if raw[:1] == b"l":
+            windows = decode_list(raw)
+            for window in windows:
+                window.value *= 2
+            return encode_list(windows)
+        return raw[:1] + 2 * raw[1:] if raw[:1] == b"v" else raw
+
+    log = asyncio.run(last_values(world, store))
+    assert any(row.endswith(b"k3") for rows in log.values() for row in rows)
+    assert transformed(world, store, twice) == {
+        number: {row: changed(raw) for row, raw in rows.items() if not row.endswith(b"k3")}
+        for number, rows in log.items()
+    }
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("store", "transform"),
+    [
+        ("sums", lambda key, value: (key + b"x", value)),
+        ("visits", lambda key, value: (key + b"x", value)),
+        ("sums", lambda key, value: None if value < b"\x40" else (key, value)),
+    ],
+)
+def test_windows_keep_their_keys(world: World, store: str, transform: Callable[[bytes, bytes], Any]) -> None:
+    with pytest.raises(AppError, match=r"another key for the key k\d of windows or a join, or left out some"):
+        transformed(world, store, transform)

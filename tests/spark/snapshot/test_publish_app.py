@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
@@ -126,6 +127,37 @@ def publish(*words: object) -> Result:
     return CliRunner().invoke(main, ["publish", *map(str, words)])
 
 
+NAME, MORE = "tests.spark.snapshot.test_publish_app", 10**12
+RAISED = {"sum": 3, "changed": 3, "visit": 4, "paid": 2}
+"""Kinds of results, and from which place on they have values that are transformed."""
+
+
+def more(key: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """Add to a sum or a count."""
+    return key, msgspec.msgpack.encode(msgspec.msgpack.decode(value) + MORE)
+
+
+def more_json(key: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """Add to an amount."""
+    return key, b"%d" % (int(value) + MORE)
+
+
+TRANSFORMS = [f"--transform={store}={NAME}:more" for store in ("sums", "visits")]
+TRANSFORMS.append(f"--transform=paid={NAME}:more_json")
+
+
+def is_raised(row: tuple[str, ...]) -> bool:
+    return row[1] in RAISED and any(text != "None" and int(text) > MORE // 2 for text in row[RAISED[row[1]] :])
+
+
+def as_it_was(row: tuple[str, ...]) -> tuple[str, ...]:
+    """A result without what transforms added to what it is of."""
+    if row[1] not in RAISED:
+        return row
+    numbers = (str((int(text) + 100) % MORE - 100) if text != "None" else text for text in row[RAISED[row[1]] :])
+    return (*row[: RAISED[row[1]]], *numbers)
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(1500)
 def test_an_app_goes_to_another_number_of_partitions(
@@ -150,14 +182,20 @@ async def whole(brokers: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     for key, value in old.environment.items():
         monkeypatch.setenv(key, value)
-    for partitions in (8, 3):
+    for partitions, transforms in ((8, TRANSFORMS), (3, ())):
         new = Run(brokers, folder, partitions)
         await new.begin()
         words: list[object] = ["--brokers", brokers, "--app", MODULE, "--to", new.name, "--partitions", partitions]
-        result = await asyncio.to_thread(publish, *words)
+        result = await asyncio.to_thread(publish, *words, *transforms)
         assert result.exit_code == 0, result.output
-        both = before[old.name] + await finish(new, expected.total() - before[old.name].total())
+        after = await finish(new, expected.total() - before[old.name].total())
+        assert {row[1] for row in after if is_raised(row)} == (set(RAISED) if transforms else set())
+        both = before[old.name] + Counter(as_it_was(row) for row in after.elements())
         assert (both - expected, expected - both) == (Counter(), Counter())
+    refused = await asyncio.to_thread(publish, *words, "--transform", f"kinds={NAME}:more", "--dry-run")
+    assert "--kinds-values-changelog has rows of the framework, which can't be transformed" in refused.output
+    refused = await asyncio.to_thread(publish, *words, "--transform", f"sorts={NAME}:more")
+    assert "has no store 'sorts' to transform, it has counts, kinds, paid, sums, take-" in refused.output
     worker = old.worker(mended=False)
     await settled(old, worker)
     words[5] = unique("new")
@@ -185,9 +223,22 @@ async def finish(run: Run, least: int = 0) -> Counter[tuple[str, ...]]:
         ["--app", "shop"],
         ["--app", "shop", "--partitions", 3, "--changelog", "a--b-changelog"],
         ["--app", "shop", "--changelog", "a--b-changelog"],
-        ["--app", "shop", "--partitions", 3, "--transform", "m:f"],
     ],
 )
 def test_either_an_app_or_a_changelog(words: list[object]):
     result = publish("--brokers", "127.0.0.1:1", "--to", "new", *words)
     assert (result.exit_code, "give --changelog, or --app with --partitions" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--app", "shop", "--partitions", 3, "--transform", "m:f"],
+        ["--app", "shop", "--partitions", 3, "--transform", "a=m:f", "--transform", "a=m:g"],
+        ["--changelog", "a--b-changelog", "--transform", "a=m:f"],
+        ["--changelog", "a--b-changelog", "--transform", "m:f", "--transform", "m:g"],
+    ],
+)
+def test_a_transform_is_of_one_store(words: list[object]):
+    result = publish("--brokers", "127.0.0.1:1", "--to", "new", *words)
+    assert (result.exit_code, "--transform takes MODULE:FUNCTION once; with --app" in result.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""Digests of a partition's rows by bucket: an oracle of their own, expired rows, the rows of a bucket, and refusals."""
+"""Digests of a partition's rows by bucket: an oracle, rows that are over, the rows of a bucket, and refusals."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import hashlib
 import json
 import zlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from actors.web.queries.digests import MAX_BUCKETS, bucket_count
 from stores._core.record import encode_metadata
+from stores._core.windows import PROGRESS_KEY, Progress, encode_progress
 from tests.unit.web.query_server import POSITION, Served, get, served
 
 EXPIRES_MS = 5_000
@@ -34,11 +37,13 @@ async def ask(there: Served, store: str = "words", **body: Any) -> tuple[int, An
     return status, json.loads(answer)
 
 
-def expected(there: Served, buckets: int, *, as_of_ms: int) -> list[int]:
+def expected(there: Served, buckets: int, *, as_of_ms: int, without: bytes | None = None) -> list[int]:
     """The digests, made the plain way."""
     sums = [0] * buckets
     for key, raw in there.store.scan():
         expires_ms = int.from_bytes(raw[17:25], "big")
+        if key == without:
+            continue
         if not expires_ms or expires_ms > as_of_ms:
             sums[zlib.crc32(key) % buckets] ^= int.from_bytes(hashlib.sha256(key + raw).digest()[:8], "big")
     return [value - (1 << 64) if value >> 63 else value for value in sums]
@@ -66,6 +71,28 @@ async def test_the_rows_of_a_bucket_are_those_of_its_digest(there: Served) -> No
     rows = {base64.b64decode(row["key"]): base64.b64decode(row["value"]) for row in answer["rows"]}
     assert rows == {key: raw for key, raw in there.store.scan() if zlib.crc32(key) % 4 == 2}
     assert answer["digests"] == []
+
+
+def window_row(start_ms: int) -> bytes:
+    return b"w" + start_ms.to_bytes(8) + b"a"
+
+
+@pytest.mark.parametrize("damage", [b"", b"damaged "])
+async def test_windows_that_are_past_their_retention_are_left_out(there: Served, damage: bytes) -> None:
+    progress = encode_progress(Progress(stream_ms=9, expired=window_row(5)[:-1]))
+    rows = {PROGRESS_KEY: damage + progress} | dict.fromkeys(map(window_row, (4, 5, 6)), b"v1")
+    there.store.apply([(row, encode_metadata(1, 1) + value) for row, value in rows.items()], POSITION)
+    _, plain = await ask(there, partition=1, as_of_ms=0, buckets=8)
+    assert plain["digests"] == expected(there, 8, as_of_ms=0)
+    there.queries.stores["words"] = replace(there.spec, windows=(SimpleNamespace(name="words"),))
+    _, answer = await ask(there, partition=1, as_of_ms=0, buckets=8)
+    past = None if damage else window_row(4)
+    assert answer["digests"] == expected(there, 8, as_of_ms=0, without=past)
+    for bucket in range(8):
+        _, answer = await ask(there, partition=1, as_of_ms=0, buckets=8, rows=[bucket])
+        keys = {base64.b64decode(row["key"]) for row in answer["rows"]}
+        wanted = {key for key, _ in there.store.scan() if zlib.crc32(key) % 8 == bucket and key != past}
+        assert keys == wanted | {PROGRESS_KEY}
 
 
 def test_buckets_follow_the_number_of_keys() -> None:

@@ -81,6 +81,15 @@ async def test_each_question_is_refused_with_what_to_do(request_: bytes) -> None
     )
 
 
+async def test_its_changelog_is_compared_all_the_same() -> None:
+    body = b'{"partition": 3, "as_of_ms": 0}'
+    headers = ("Content-Type: application/json", f"Content-Length: {len(body)}")
+    async with served() as found:
+        status, said = await ask(found, get("/actors/paid/_digests", *headers, method="POST") + body)
+    # The partition is another worker's.
+    assert (status, said["title"]) == (503, "The state can't be read now")
+
+
 async def test_the_client_shows_it() -> None:
     async with served() as found, StateClient(f"http://127.0.0.1:{found.app.conf.web_port}") as client:
         with pytest.raises(StateRequestError, match="may still match, and can't be asked"):
