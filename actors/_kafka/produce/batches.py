@@ -140,7 +140,7 @@ async def by_partition(
         places: dict[int, list[Output]] = defaultdict(list)
         with _packing(topic):
             # A record without a key may go anywhere.
-            deciding = [key if key is not None else value or b"" for _, _, key, value, _, _ in group]
+            deciding = [output.value or b"" if output.key is None else output.key for output in group]
             homes = partitions_for(deciding, count)
             for output, home in zip(group, homes, strict=True):
                 place = output.partition

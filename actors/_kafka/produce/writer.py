@@ -214,7 +214,7 @@ class TransactionWriter:
         for batch in batches:
             for topic, writes in batch.changelogs.items():
                 records[TopicPartition(topic, batch.partition)].append(changelog_records(writes, now_ms))
-        outputs = await by_partition(self.client, (output for batch in batches for output in batch.outputs))
+        outputs = await by_partition(self.client, chain.from_iterable(batch.outputs for batch in batches))
         for partition, sent in outputs.items():
             records[partition].append(output_records(sent, now_ms))
         packer = Packer(self.batch_bytes, codec_of(self.compression))

@@ -14,7 +14,7 @@ import logging
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, islice, repeat
 from operator import itemgetter
 from typing import TypeVar
 
@@ -368,25 +368,26 @@ def take_in_order(
 
 def merged(parts: Iterable[Part[Input]], turns: Iterable[int]) -> list[Part[Input]]:
     """Return the records of several inputs in order: those that follow each other in one input are together."""
-    found = [
-        (at_ms, turn, one, record)
-        for (one, records), turn in zip(parts, turns, strict=True)
-        for at_ms, record in zip(places_of(records), records, strict=True)
-    ]
-    found.sort(key=_order)
+    found: list[tuple[int, Input, InputRecord]] = []
+    for _, (one, records) in sorted(zip(turns, parts, strict=True), key=_first):
+        found += zip(places_of(records), repeat(one), records)
+    # Stable: of one timestamp, the parts stay in the order of their turns.
+    found.sort(key=_first)
     runs: list[Part[Input]] = []
     last, run = None, list[InputRecord]()
-    for _, turn, one, record in found:
-        if turn != last:
-            last, run = turn, []
+    for _, one, record in found:
+        if one is not last:
+            last, run = one, []
             runs.append((one, run))
         run.append(record)
     return runs
 
 
-_order = itemgetter(0, 1)
+_first = itemgetter(0)
 
 
 def places_of(records: Iterable[InputRecord]) -> list[int]:
     """Return by which times records of an input go among those of others: none goes before an earlier one."""
-    return list(accumulate([record.timestamp for record in records], max))
+    times_ms = [record.timestamp for record in records]
+    # Hot: most come in order.
+    return times_ms if times_ms == sorted(times_ms) else list(accumulate(times_ms, max))

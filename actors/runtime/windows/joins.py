@@ -150,11 +150,9 @@ class JoinStore:
             # Hot: most keys have no record there, most others one chunk.
             while raw is not None:
                 last = number_of(raw) if number == 0 else last
-                found += [
-                    new_tuple(Match, (one.at_ms, one.value, number, place))
-                    for place, one in enumerate(decode_chunk(raw))
-                    if from_ms <= one.at_ms <= to_ms
-                ]
+                for place, one in enumerate(decode_chunk(raw)):
+                    if from_ms <= one.at_ms <= to_ms:
+                        found.append(new_tuple(Match, (one.at_ms, one.value, number, place)))
                 number += 1
                 raw = overlay.get(chunk_key(segment, side, number, raw_key)) if number <= last else None
         if len(found) > 1:

@@ -78,6 +78,15 @@ def test_so_many_records_of_an_input_are_put_in_order_at_a_time() -> None:
     assert [at for _, at in taken(world.inbox)] == list(range(2 * MERGED_RECORDS - 1, 4_000))
 
 
+def test_of_one_timestamp_the_input_whose_turn_is_first_goes_first() -> None:
+    # Records of tables do, wherever the table is declared.
+    stream, table = records(5, 6), records(5, 5, 6)
+    order = [
+        (one, record.timestamp) for one, run in merged([("stream", stream), ("table", table)], [1, 0]) for record in run
+    ]
+    assert order == [("table", 5), ("table", 5), ("stream", 5), ("table", 6), ("stream", 6)]
+
+
 def test_records_without_a_timestamp_go_first_and_hold_no_other_input_up() -> None:
     world = World()
     world.inbox.put(0, records(7, 8))
