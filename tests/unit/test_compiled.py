@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -48,14 +47,14 @@ def test_differences_are_found(source: str, what: str) -> None:
     assert what in difference
 
 
-def test_the_page_names_the_public_classes_that_cannot_be_subclassed_there() -> None:
+def test_a_program_can_subclass_each_public_class() -> None:
     public = {(getattr(getattr(actors, name), "__module__", ""), name) for name in actors.__all__}
     closed = {
         node.name
         for path in COMPILED
         for node in ast.parse((ROOT / path).read_text()).body
         if isinstance(node, ast.ClassDef) and (path[:-3].replace("/", "."), node.name) in public
+        if "NamedTuple" not in map(ast.unparse, node.bases)
         if not any("allow_interpreted_subclasses" in ast.unparse(decorator) for decorator in node.decorator_list)
     }
-    [sentence] = re.findall(r"can't subclass (.*?) there", (ROOT / "docs/how-to/deploy.md").read_text())
-    assert set(re.findall(r"`(\w+)`", sentence)) == closed
+    assert not closed

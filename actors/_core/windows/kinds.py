@@ -20,6 +20,8 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from mypy_extensions import mypyc_attr
+
 from actors._core.outside import caused
 
 _MS = timedelta(milliseconds=1)
@@ -38,6 +40,7 @@ class Window(NamedTuple):
     end_ms: int
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class AlignedWindows:
     """Windows that lie at fixed places of time, whatever the records are.
 
@@ -70,6 +73,7 @@ class AlignedWindows:
         return window.end_ms + grace_ms
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Hopping(AlignedWindows):
     """Windows of one size, a new one each `advance`. The first one that holds a time begins no earlier than 1970.
 
@@ -112,6 +116,7 @@ class Hopping(AlignedWindows):
         return range(-(-max(0, from_ms) // advance) * advance, to_ms + 1, advance)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Tumbling(AlignedWindows):
     """Windows of one size, each beginning where the one before ends.
 
@@ -198,6 +203,7 @@ class Tumbling(AlignedWindows):
         return int(midnight.timestamp()) * 1000
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Sliding:
     """Windows of one length: one that ends with each record, and one that begins just after each that others follow.
 
@@ -223,6 +229,7 @@ class Sliding:
         return window.end_ms + grace_ms + 1
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Session:
     """Windows of records that have no gap larger than `gap` between them. A record between two windows merges them.
 

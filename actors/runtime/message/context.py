@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, SupportsIndex, TypeVar, TypeVarTuple, Unpack, overload
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from actors._core.outside import caused
 from actors._core.values.ids import message_id
@@ -49,6 +50,7 @@ Ts = TypeVarTuple("Ts")
 DEFAULT_ASK_TIMEOUT = timedelta(seconds=30)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Context:
     """One message being handled.
 
@@ -197,11 +199,12 @@ class Context:
         state = self._working("now_ms")
         return state.tools.now_ms(state.scope.now_ms)
 
-    def next_id(self, series: str = "") -> str:
+    def next_id(self, series: object = "") -> str:
         """Return an id for the n-th call of a series. Give each branch that runs side by side a series of its own."""
         self._counts = counts = getattr(self, "_counts", {})
-        number = counts[series] = counts.get(series, 0) + 1
-        return f"{self.message_id}-{series}-{number}" if series else f"{self.message_id}-{number}"
+        name = str(series)
+        number = counts[name] = counts.get(name, 0) + 1
+        return f"{self.message_id}-{name}-{number}" if name else f"{self.message_id}-{number}"
 
     def undecodable(self, error: Exception) -> RecordError:
         """Return the error that says that the message isn't what its actor takes."""

@@ -12,6 +12,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar
 
+from mypy_extensions import mypyc_attr
+
 from actors._core.aggregates import Aggregate
 from actors._core.task.policy import OnError, Then
 from actors._core.windows.versions import MARK_KEY, History, Latest, Mark, decode_mark, segment_ms
@@ -68,6 +70,7 @@ class Changes(Protocol):
         """
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Table(Store[K, V]):
     """A handle to the latest values of a topic's keys, made by `app.table(...)` and read in handlers of its actor.
 

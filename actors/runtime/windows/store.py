@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from copy import deepcopy
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from operator import index
+from typing import Any, Generic, SupportsIndex, TypeVar
 
 from msgspec import structs
+from mypy_extensions import mypyc_attr
 
 from actors._core.aggregates import Aggregate, as_it_is
 from actors._core.windows.held import Held
@@ -59,6 +61,7 @@ LAST_MS = (1 << 63) - 1
 _EXACT = frozenset((int, float, str, bytes))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class WindowStore(AcrossKeys, Generic[K, V]):
     """A handle to windows by key, made by `app.window_store(...)` and used inside handlers of the actor that lists it.
 
@@ -267,13 +270,15 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         return True
 
     def fetch(
-        self, key: K, from_ms: int = 0, to_ms: int = LAST_MS, *, reverse: bool = False
+        self, key: K, from_ms: SupportsIndex = 0, to_ms: SupportsIndex = LAST_MS, *, reverse: bool = False
     ) -> Iterator[tuple[Window, Any]]:
         """Return the windows of a key that begin in a span of time, both bounds included, in order of their starts."""
         overlay, state, raw_key = self._place(key)
         # Stream time bounds the span, once it is known.
         first_ms = self.first_ms(overlay.items) if state.windows.stream_ms < 0 else 0
-        found = self.windows_between(overlay.get, raw_key, from_ms, to_ms, state.windows, first_ms=first_ms)
+        found = self.windows_between(
+            overlay.get, raw_key, index(from_ms), index(to_ms), state.windows, first_ms=first_ms
+        )
         return iter([(window, self.result(raw)) for window, raw in (reversed(found) if reverse else found)])
 
     def windows_between(
@@ -295,7 +300,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         return next((time_of(row) * unit_ms for row, _ in items(start, end)), 0)
 
     def fetch_all(
-        self, from_ms: int = 0, to_ms: int = LAST_MS, *, reverse: bool = False
+        self, from_ms: SupportsIndex = 0, to_ms: SupportsIndex = LAST_MS, *, reverse: bool = False
     ) -> Iterator[tuple[K, Window, Any]]:
         """Return (key, window, value) of all keys of this partition, for windows that begin in a span of time.
 
@@ -307,7 +312,9 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         _, overlay, state = self.rows._reach(current_message.get(None))
         if state.on_wait is not None:
             raise no_ranges(self.name)
-        return self._decoded(self.all_between(overlay.items, from_ms, to_ms, state.windows, reverse=reverse))
+        return self._decoded(
+            self.all_between(overlay.items, index(from_ms), index(to_ms), state.windows, reverse=reverse)
+        )
 
     def _decoded(self, rows: Iterator[tuple[bytes, Window, bytes]]) -> Iterator[tuple[K, Window, Any]]:
         for raw_key, window, raw in rows:
