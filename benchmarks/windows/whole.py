@@ -38,7 +38,7 @@ from actors.runtime.committer import Committer
 from actors.runtime.spec import TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
-from actors.runtime.worker import LateSource, Worker, WorkerSettings
+from actors.runtime.worker import LateSource, Worker
 from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeWriter
 from actors.testing.machine import Machine, last_full_hour
 from benchmarks.peers.scenarios import SCENARIOS, Scenario
@@ -306,7 +306,7 @@ class _Machine(Machine):
                 encode_owner=lambda record: encode_owner(owners_topic, record),
             ),
             task_settings=self._setup.task_settings("whole:worker"),
-            settings=WorkerSettings(revoke_s=5.0),
+            revoke_s=5.0,
             member=committer.member,
             task_log=committer.new_log,
             on_failure=self._failures.append,
