@@ -58,7 +58,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "TransactionWriter.write TransactionWriter._write TransactionWriter._packed TransactionWriter._add_offsets "
             "TransactionWriter._append TransactionWriter._end TransactionWriter._ask TransactionWriter._asked",
         ),
-        ("actors/_kafka/produce/batches.py", "changelog_records Packer.pack Batch.encode"),
+        ("actors/_kafka/produce/batches.py", "changelog_records pack Batch.encode"),
         ("actors/_kafka/produce/sending.py", "append _round _settle Sequences.encode Sequences.sent"),
         ("actors/runtime/state/stores.py", "store_commit"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -60,6 +61,7 @@ from actors.runtime.requests.references import Answer, Declare, P, claim
 from actors.runtime.requests.replies import ReplyTypes
 from actors.runtime.requests.requests import EncodedRequest, carry, deadline_header
 from actors.runtime.rows.stores import RowStore
+from actors.runtime.spec import HandlingOptions, shared
 from actors.runtime.threads import in_threads
 from actors.runtime.windows.late import windowed
 from actors.runtime.windows.store import WindowStore
@@ -215,19 +217,16 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
         """
-        more: dict[str, Any] = {"dedupe_ttl": dedupe_ttl, "timers": timers, "concurrency": concurrency}
-        more |= {"threads": threads, "answer_ttl": answer_ttl, "publish": publish, "misplaced": misplaced, "by": by}
-        more |= {"tombstones": tombstones, "max_task_idle": max_task_idle, "late": late, "order": order}
-        options = Declaration(
-            stores=owned(stores),
-            windows=timed(stores),
-            dedupe_by=by_header(dedupe_by) if isinstance(dedupe_by, str) else dedupe_by,
-            effects=tuple(effects),
-            on_error=OnError(then=on_error) if isinstance(on_error, str) else on_error,
-            close_when_idle=close_when_idle,
-            **more,
-        )
-
+        arguments = locals()
+        declared = {part.name: arguments[part.name] for part in fields(Declaration) if part.name in arguments}
+        declared |= {
+            "stores": owned(stores),
+            "windows": timed(stores),
+            "dedupe_by": by_header(dedupe_by) if isinstance(dedupe_by, str) else dedupe_by,
+            "effects": tuple(effects),
+            "on_error": OnError(then=on_error) if isinstance(on_error, str) else on_error,
+        }
+        options = Declaration(**declared)
         check_bare(topic)
         return cast(Declare, functools.partial(self._decorated, name, [topic, *more_topics], options))
 
@@ -576,8 +575,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
             stores=(*options.stores, *([] if own is None else [own]), *extras.values()),
             handler=wrap(declared),
             declared=named_by,
-            concurrency=options.concurrency,
-            on_error=options.on_error,
+            **shared(HandlingOptions, options),
             effect_functions={effect.name: effect for effect in options.effects},
             **kept,
             answer_types=answer_types,
@@ -585,11 +583,9 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
             misplaced=options.misplaced,
             ids=ids,
             tombstones=takes_tombstones(name, declared, options),
-            max_task_idle=options.max_task_idle,
             close_when_idle=least_idle(options),
             order=extras.get("waiting"),
             late=late,
-            windows=options.windows,
             wrap=wrap,
             handlers=feeds,
         )

@@ -56,7 +56,7 @@ from actors.runtime.state.stores import StoreCache
 from actors.runtime.task.former_owners import settle_claims
 from actors.runtime.task.lost_changelog import StandbyChecks
 from actors.runtime.task.task import Task
-from actors.runtime.worker import LateSource, Worker, WorkerSettings
+from actors.runtime.worker import LateSource, Worker
 from stores.errors import StoreError
 from stores.folder import DataFolder, if_copied
 
@@ -325,7 +325,7 @@ class ActorService(Service):  # type: ignore[misc]
             source=self._late,
             services=services,
             task_settings=setup.task_settings(clients.own_id),
-            settings=WorkerSettings(revoke_s=self.app.actor_options.revoke_timeout.total_seconds()),
+            revoke_s=self.app.actor_options.revoke_timeout.total_seconds(),
             member=clients.committer.member,
             task_log=clients.committer.new_log,
             on_failure=self._fail,

@@ -8,7 +8,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ from actors.runtime.message.outputs import OutputTopic, Recipient, TypeHeaders
 from actors.runtime.message.publishing import Publication, PublishedStore
 from actors.runtime.requests.replies import Replies
 from actors.runtime.requests.requests import REPLY_CONFIG, REPLY_PARTITIONS
-from actors.runtime.spec import WINDOW_MARGIN_MS, ActorParts, ActorSpec, Feeds, TaskSettings
+from actors.runtime.spec import WINDOW_MARGIN_MS, ActorParts, ActorSpec, Feeds, TaskSettings, shared
 from actors.runtime.state.restore import Changelog
 from actors.runtime.windows.joins import OneStore
 from stores.snapshot import SnapshotFolder
@@ -315,7 +315,7 @@ class Setup:
         answers = self._answers(definition)
         whole = {topic for topic, forwarder in self.app.repartitions.items() if forwarder.is_whole}
         spec = ActorSpec(
-            **{part.name: getattr(definition, part.name) for part in fields(ActorParts)},
+            **shared(ActorParts, definition),
             inputs=tuple(input_spec(self.app, definition, topic, answers) for topic in definition.topics),
             partition_count=inputs[definition.topic_name].partitions,
             changelogs=logs,

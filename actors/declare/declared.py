@@ -12,7 +12,7 @@ from datetime import timedelta
 from types import NoneType
 from typing import Any, TypeVar, get_args
 
-from actors._core.task.policy import Misplaced, OnError
+from actors._core.task.policy import Misplaced
 from actors._core.unions import allows_none
 from actors._core.windows.kinds import goes_by_clock
 from actors.declare.arguments import check_span
@@ -25,8 +25,8 @@ from actors.runtime.handlers.effect import Effect
 from actors.runtime.message.context import Context
 from actors.runtime.message.store import Store
 from actors.runtime.message.table import Table
+from actors.runtime.spec import HandlingOptions
 from actors.runtime.windows.changes import ChangeStore
-from actors.runtime.windows.closes import TimedStore
 
 MAX_CONCURRENCY = 10_000
 LATE = ("drop", "warn", "stop", "handle")
@@ -37,26 +37,22 @@ Wrap = TypeVar("Wrap", bound=Callable[[Context], Iterator[None] | AsyncIterator[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declaration:
-    """The options of an actor."""
+class Declaration(HandlingOptions):
+    """The options of an actor; those that the runtime reads as they are come from `HandlingOptions`."""
 
     stores: tuple[Store[Any, Any], ...]
-    on_error: OnError
     dedupe_by: Identify | None = None
     dedupe_ttl: timedelta | None = None
     timers: bool = False
     effects: tuple[Effect, ...] = ()
-    concurrency: int = 1
     threads: bool = False
     answer_ttl: timedelta | None = None
     publish: Any = None
     misplaced: Misplaced = "stop"
     tombstones: bool = False
-    max_task_idle: timedelta = timedelta(0)
     close_when_idle: timedelta | None = None
     order: str | None = None
     by: Any = None
-    windows: tuple[TimedStore, ...] = ()
     late: Any = "drop"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -128,33 +128,42 @@ class Feeds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActorParts:
+class HandlingOptions:
+    """The options of `@app.actor` that the runtime reads as they are declared.
+
+    Attributes:
+        concurrency: how many messages of different keys are handled at once in a partition.
+        on_error: what becomes of a message whose handler raises, or that doesn't decode.
+        windows: its window stores, or that of its join, whose rows are among its stores too.
+        max_task_idle: how long a task waits for an input at its end before it handles what other inputs have.
+    """
+
+    concurrency: int = 1
+    on_error: OnError = STOP_ON_ERROR
+    windows: tuple[TimedStore, ...] = ()
+    max_task_idle: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorParts(HandlingOptions):
     """The fields that an actor's definition and its spec share: options that the runtime reads, and stores.
 
     Attributes:
         name: the actor's.
         stores: all of its stores.
-        concurrency: how many messages of different keys are handled at once in a partition.
-        on_error: what becomes of a message whose handler raises, or that doesn't decode.
         effect_functions: by name.
         timers, effects, parked: the stores of these, which are in `stores` too; None for what isn't used.
         order: likewise, of the records that wait to be handled in the order of time.
-        windows: its window stores, or that of its join, whose rows are in `stores` too.
-        max_task_idle: how long a task waits for an input at its end before it handles what other inputs have.
         methods: what its timers and effects call.
     """
 
     name: str
     stores: tuple[Store[Any, Any], ...]
-    concurrency: int = 1
-    on_error: OnError = STOP_ON_ERROR
     effect_functions: Mapping[str, Effect] = field(default_factory=dict)
     timers: Store[bytes, bytes] | None = None
     effects: Store[bytes, bytes] | None = None
     parked: Store[bytes, bytes] | None = None
     order: Store[bytes, bytes] | None = None
-    windows: tuple[TimedStore, ...] = ()
-    max_task_idle: timedelta = timedelta(0)
     methods: Methods | None = None
 
     @property
@@ -286,6 +295,11 @@ class ActorSpec(ActorParts):
         """
         is_join = any(isinstance(store, JoinStore) for store in self.windows)
         return not is_join and any(store.placement == "key" for store in self.stores)
+
+
+def shared(kind: type[HandlingOptions], source: HandlingOptions) -> dict[str, Any]:
+    """Return by name the fields of a kind that `source` has too."""
+    return {part.name: getattr(source, part.name) for part in fields(kind)}
 
 
 @dataclass(frozen=True, slots=True)

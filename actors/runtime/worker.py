@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from actors._core.group.members import TaskId
@@ -47,17 +47,6 @@ WAITS_LONG_S = 60.0
 """How often it is looked whether a handler still waits; it is named at 1, 2, 4, 8, … times of that."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    """`revoke_s`: how long a rebalance waits for handlers and commits; less than the group's timeouts.
-
-    `poll_s`: how long a poll waits for records when there are none.
-    """
-
-    revoke_s: float
-    poll_s: float = POLL_S
-
-
 class LateSource:
     """The source, for a worker that is made before it: until `source` is set nothing is delivered."""
 
@@ -87,7 +76,11 @@ def _nothing(*_: Any) -> None:
 
 
 class Worker:
-    """The tasks of one process."""
+    """The tasks of one process.
+
+    A rebalance waits `revoke_s` for handlers and commits, which is less than the group's timeouts. `poll_s` returns how
+    long a poll waits for records when there are none.
+    """
 
     def __init__(
         self,
@@ -96,11 +89,12 @@ class Worker:
         source: Source,
         services: TaskServices,
         task_settings: TaskSettings,
-        settings: WorkerSettings,
+        revoke_s: float,
         member: Membership,
         task_log: Callable[[], TaskLog],
         on_failure: Callable[[BaseException], None],
         meters: WorkerMeters | None = None,
+        poll_s: Callable[[], float] = lambda: POLL_S,
     ) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._actors = {topic: spec.name for spec in self._specs.values() for topic in spec.topics}
@@ -109,7 +103,7 @@ class Worker:
         self._source = source
         self._services = services
         self._task_settings = task_settings
-        self._settings = settings
+        self._revoke_s, self._poll_s = revoke_s, poll_s
         self._member = member
         self._task_log = task_log
         self._on_failure = on_failure
@@ -318,7 +312,7 @@ class Worker:
     async def handed_over(self) -> None:
         """Wait until what leaves is committed, as long as the settings allow; what isn't by then is dropped."""
         leaving = list(self._leaving.values())
-        await asyncio.gather(*(task.stopped(self._settings.revoke_s) for task in leaving))
+        await asyncio.gather(*(task.stopped(self._revoke_s) for task in leaving))
         for task in leaving:
             if self._leaving.get(task.id) is task:
                 self._drop(task)
@@ -350,7 +344,7 @@ class Worker:
     async def revoked(self) -> None:
         """Stop all tasks, and wait for their last commits as long as the settings allow."""
         self.is_assigned = False
-        await self._stop_tasks(self._settings.revoke_s)
+        await self._stop_tasks(self._revoke_s)
 
     async def _stop_tasks(self, handlers_s: float) -> None:
         tasks = list(self._tasks.values())
@@ -401,7 +395,7 @@ class Worker:
                 await self._wait_for_room()
                 continue
             everything = len(wanted) == len(readers)
-            batches = await self._source.poll(wanted, self._settings.poll_s if everything else POLL_SOME_S)
+            batches = await self._source.poll(wanted, self._poll_s() if everything else POLL_SOME_S)
             for partition, records in batches.items():
                 source = TopicPartition(partition.topic, partition.partition)
                 reader = self._readers.get(source)
@@ -450,7 +444,7 @@ class Worker:
         await end(*self._untimed.values())
         self._room.set()
         deadline_s = self._services.clock.monotonic() + timeout_s
-        await self._stop_tasks(min(self._settings.revoke_s, timeout_s / 2))
+        await self._stop_tasks(min(self._revoke_s, timeout_s / 2))
         left = list(self._ending.values())
         left_s = max(0.0, deadline_s - self._services.clock.monotonic())
         over = await asyncio.gather(*(task.ended(left_s) for task in left))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -24,7 +24,6 @@ from actors.errors import UnknownTopicError
 from actors.ports import ActorReply, ActorRequest, Headers, TopicPartition
 from actors.runtime.requests.requests import DEADLINE, NOBODY, REPLY_PARTITIONS, deadline_header, question_headers
 from actors.runtime.state.stores import StoreCache
-from actors.runtime.worker import WorkerSettings
 from actors.testing.fakes.cluster import MemoryKafka
 from actors.testing.fakes.direct import DirectNetwork
 from actors.testing.fakes.errors import OffsetOutOfRangeError
@@ -32,22 +31,8 @@ from actors.testing.fakes.ports import FakeClock, FakeLogs
 from actors.testing.fakes.requests import FakeRequests
 from stores.memory import MemoryStore
 
-IDLE_S = 3600.0
-BUSY_S = 0.05
 _POLLED_RECORDS, BACKLOG_RECORDS = 50, 500
 _TOPIC_CONFIG = {"max.message.bytes": "1048588", "delete.retention.ms": "86400000", "cleanup.policy": "delete"}
-
-
-@dataclass(frozen=True)
-class PatientSettings(WorkerSettings):
-    """A worker's settings with long polls once there is nothing left to do: a takeover doesn't end one."""
-
-    is_settled: Callable[[], bool] = bool
-
-    def __getattribute__(self, name: str) -> Any:
-        if name == "poll_s":
-            return IDLE_S if self.is_settled() else BUSY_S
-        return super().__getattribute__(name)
 
 
 class DiskStore(MemoryStore):

@@ -27,7 +27,6 @@ from actors.runtime.worker import LateSource, Worker
 from actors.testing.driving import (
     Disk,
     LoneSource,
-    PatientSettings,
     ProgramClient,
     SimTopics,
     make_topics,
@@ -45,6 +44,7 @@ from stores._core.printable import moment_ms
 T = TypeVar("T")
 
 LOOK_S = 0.01
+IDLE_S, BUSY_S = 3600.0, 0.05
 _PATIENCE_S = 3600.0
 _STOP_S = 5.0
 
@@ -242,10 +242,12 @@ class Machine:
                 asks=self._make_asks(),
             ),
             task_settings=self._setup.task_settings(own_id),
-            settings=PatientSettings(_STOP_S, is_settled=self._is_settled),
+            revoke_s=_STOP_S,
             member=committer.member,
             task_log=committer.new_log,
             on_failure=self._failures.append,
+            # A takeover doesn't end a poll: it is long only once there is nothing left to do.
+            poll_s=lambda: IDLE_S if self._is_settled() else BUSY_S,
         )
         late.source = source = LoneSource(
             self._cluster,

@@ -32,13 +32,13 @@ from actors import App, Context, Hopping, Session, Tumbling, aggregates
 from actors._core.partitioner import partition_for
 from actors._core.windows.kinds import Windows
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
-from actors._kafka.produce.batches import Packer, by_partition, changelog_records, output_records
+from actors._kafka.produce.batches import by_partition, changelog_records, output_records, pack
 from actors.ports import CommitBatch, CommitReceipt, Identity, TopicPartition
 from actors.runtime.committer import Committer
 from actors.runtime.spec import TaskServices
 from actors.runtime.state.restore import Restorer
 from actors.runtime.state.stores import StoreCache
-from actors.runtime.worker import LateSource, Worker, WorkerSettings
+from actors.runtime.worker import LateSource, Worker
 from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeWriter
 from actors.testing.machine import Machine, last_full_hour
 from benchmarks.peers.scenarios import SCENARIOS, Scenario
@@ -228,7 +228,6 @@ class _Writer(FakeWriter):
         self.is_packing = False
         self._commit_s = commit_s
         self._ends: dict[TopicPartition, int] = defaultdict(int)
-        self._packer = Packer(lambda _: 1_000_000, 0)
 
     async def partitions_of(self, topic: str) -> Sequence[int]:
         return range(PARTITIONS)
@@ -252,7 +251,7 @@ class _Writer(FakeWriter):
         ]
 
     def _pack(self, topic: str, records: Iterable[Any]) -> None:
-        self.bytes += sum(len(batch.encode(1, 0, 0)) for batch in self._packer.pack(topic, records))
+        self.bytes += sum(len(batch.encode(1, 0, 0)) for batch in pack(records, 1_000_000, 0))
 
 
 class _Machine(Machine):
@@ -306,7 +305,7 @@ class _Machine(Machine):
                 encode_owner=lambda record: encode_owner(owners_topic, record),
             ),
             task_settings=self._setup.task_settings("whole:worker"),
-            settings=WorkerSettings(revoke_s=5.0),
+            revoke_s=5.0,
             member=committer.member,
             task_log=committer.new_log,
             on_failure=self._failures.append,

@@ -20,7 +20,6 @@ from actors._core.task.takeover import ResetPolicy, StartRules
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors.errors import BrokerUnavailableError, ConfigurationError, LostChangelogError, RestoreError
 from actors.ports import Identity, SourceEvents, TopicPartition, Writer
-from actors.runtime import worker as runtime_worker
 from actors.runtime.clock import compare
 from actors.runtime.committer import Committer
 from actors.runtime.message.context import Context as ActorContext
@@ -29,7 +28,7 @@ from actors.runtime.pauses import follow_pauses
 from actors.runtime.spec import ActorSpec, InputSpec, TaskServices, TaskSettings
 from actors.runtime.state.restore import Changelog, Restorer
 from actors.runtime.state.stores import StoreCache
-from actors.runtime.worker import LateSource, Worker, WorkerSettings
+from actors.runtime.worker import LateSource, Worker
 from actors.testing.fakes.log import PartitionLog
 from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeWriter
 from stores.errors import ForeignDatabaseError
@@ -282,7 +281,7 @@ class Node:
             source=sink,
             services=services,
             task_settings=_task_settings(world, process.name, disk.transactional_id),
-            settings=WorkerSettings(revoke_s=REVOKE_S, poll_s=runtime_worker.POLL_S),
+            revoke_s=REVOKE_S,
             member=committer.member,
             task_log=lambda: WatchedLog(committer.new_log(), world.audit),
             on_failure=failed,

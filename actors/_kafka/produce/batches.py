@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
@@ -72,39 +73,25 @@ class Batch:
         return self._encoded
 
 
-@dataclass(frozen=True, slots=True)
-class Packer:
-    """Makes batches of at most `batch_bytes(topic)` bytes; `codec` is the attribute of their compression."""
+def pack(records: Iterable[Packable], batch_bytes: int, codec: int) -> list[Batch]:
+    """Return batches of at most so many bytes, in order. One record fits by itself, whatever its size.
 
-    batch_bytes: Callable[[str], int]
-    codec: int
-
-    def pack(self, topic: str, records: Iterable[Packable]) -> list[Batch]:
-        """Return batches in order. One record fits by itself, whatever its size."""
-        size = min(self.batch_bytes(topic), MAX_BATCH_BYTES)
-        packed, builder, count = [], self._builder(size), 0
-        append = builder.append
-        with _packing():
-            for key, value, headers, timestamp_ms in records:
-                if append(count, timestamp_ms, key, value, headers) is None:
-                    packed.append(Batch(builder, count))
-                    builder, count = self._builder(size), 0
-                    append = builder.append
-                    append(0, timestamp_ms, key, value, headers)
-                count += 1
-        packed.append(Batch(builder, count))
-        return packed
-
-    def _builder(self, size: int) -> DefaultRecordBatchBuilder:
-        return DefaultRecordBatchBuilder(
-            _MAGIC,
-            self.codec,
-            is_transactional=True,
-            producer_id=-1,
-            producer_epoch=-1,
-            base_sequence=0,
-            batch_size=size,
-        )
+    `codec` is the attribute of their compression.
+    """
+    state = {"is_transactional": True, "producer_id": -1, "producer_epoch": -1, "base_sequence": 0}
+    new = partial(DefaultRecordBatchBuilder, _MAGIC, codec, **state, batch_size=min(batch_bytes, MAX_BATCH_BYTES))
+    packed, builder, count = [], new(), 0
+    append = builder.append
+    with _packing():
+        for key, value, headers, timestamp_ms in records:
+            if append(count, timestamp_ms, key, value, headers) is None:
+                packed.append(Batch(builder, count))
+                builder, count = new(), 0
+                append = builder.append
+                append(0, timestamp_ms, key, value, headers)
+            count += 1
+    packed.append(Batch(builder, count))
+    return packed
 
 
 def codec_of(compression: str | None) -> int:

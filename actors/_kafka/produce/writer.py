@@ -33,13 +33,13 @@ from actors._kafka.permissions import READ, WRITE, lacking
 from actors._kafka.produce.batches import (
     Batch,
     Packable,
-    Packer,
     UnknownOutputError,
     UnpackableError,
     by_partition,
     changelog_records,
     codec_of,
     output_records,
+    pack,
 )
 from actors._kafka.produce.failures import (
     PartsFailedError,
@@ -217,9 +217,10 @@ class TransactionWriter:
         outputs = await by_partition(self.client, chain.from_iterable(batch.outputs for batch in batches))
         for partition, sent in outputs.items():
             records[partition].append(output_records(sent, now_ms))
-        packer = Packer(self.batch_bytes, codec_of(self.compression))
+        codec = codec_of(self.compression)
         return {
-            partition: packer.pack(partition.topic, chain.from_iterable(parts)) for partition, parts in records.items()
+            partition: pack(chain.from_iterable(parts), self.batch_bytes(partition.topic), codec)
+            for partition, parts in records.items()
         }
 
     async def _ask(self, place: Place, request: Any, code_of: Callable[[Any], int], *, may_repeat: bool = False) -> Any:

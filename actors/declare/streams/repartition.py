@@ -40,8 +40,6 @@ KEY_FIELD = "key."
 """How the name of a field begins that is one of the record's key."""
 _KINDS = frozenset((bool, bytes, float, int, str, UUID))
 """Types of fields and of keys that can be compared where an actor is declared."""
-Forward = Callable[[Context, Any], None]
-"""Sends the record that is handled to another topic; called with its value."""
 
 
 class NoKeyError(ActorsError):

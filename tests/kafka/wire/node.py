@@ -13,7 +13,7 @@ from actors._kafka.consume.membership import GroupSettings
 from actors.ports import SourceEvents
 from actors.runtime.committer import Committer
 from actors.runtime.task.task import Task
-from actors.runtime.worker import LateSource, Worker, WorkerSettings
+from actors.runtime.worker import LateSource, Worker
 from tests.kafka.helpers import eventually
 from tests.kafka.wire.world import ACTOR, MAX_RECORD_BYTES, PROGRESS_S, Stores, World
 
@@ -76,7 +76,7 @@ class Node:
             source=sink,
             services=world.services(self._connection, control, self.stores, sink),
             task_settings=world.settings(self.name),
-            settings=WorkerSettings(revoke_s=2.0),
+            revoke_s=2.0,
             member=committer.member,
             task_log=committer.new_log,
             on_failure=self.failures.append,

@@ -15,11 +15,10 @@ from actors._core.task.commit import CommitPolicy
 from actors._faust.setup import Setup
 from actors._kafka.admin.owners import KafkaOwners, encode_owner
 from actors.ports import SourceEvents, TopicPartition
-from actors.runtime import worker as runtime_worker
 from actors.runtime.committer import Committer
 from actors.runtime.spec import ActorSpec, TaskServices
 from actors.runtime.state.restore import Restorer
-from actors.runtime.worker import LateSource, Worker, WorkerSettings
+from actors.runtime.worker import LateSource, Worker
 from actors.testing.driving import SimTopics
 from actors.testing.fakes.ports import FakeGroupView, FakeLogs, FakeWriter
 from tests.sim.fakes.clock import MachineClock
@@ -183,7 +182,7 @@ class Machine(Node):
                 encode_owner=lambda record: encode_owner(setup.owners_topic, record),
             ),
             task_settings=settings,
-            settings=WorkerSettings(revoke_s=REVOKE_S, poll_s=runtime_worker.POLL_S),
+            revoke_s=REVOKE_S,
             member=committer.member,
             task_log=committer.new_log,
             on_failure=failed,

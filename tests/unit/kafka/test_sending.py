@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors._kafka.produce import sending
-from actors._kafka.produce.batches import Packer
+from actors._kafka.produce.batches import pack
 from actors._kafka.produce.failures import PartsFailedError
 from actors._kafka.produce.sending import Sequences, append
 from actors.ports import TopicPartition
@@ -41,8 +41,7 @@ class Leaders:
 
 
 async def appended(leaders: Leaders, *partitions: TopicPartition) -> dict[TopicPartition, int]:
-    packer = Packer(lambda topic: 1000, 0)
-    packed = {part: packer.pack(part.topic, [(b"k", b"v", [], 1)]) for part in partitions}
+    packed = {part: pack([(b"k", b"v", [], 1)], 1000, 0) for part in partitions}
     client: Any = leaders
     return await append(
         client, Sequences(1, 0), packed, transactional_id="id", is_version_2=True, tell=lambda codes: None

@@ -15,7 +15,7 @@ from actors.errors import TakeoverRefusedError
 from actors.ports import Identity, TopicPartition
 from actors.runtime import worker as worker_module
 from actors.runtime.committer import Membership
-from actors.runtime.worker import Worker, WorkerSettings
+from actors.runtime.worker import Worker
 
 ONE, TWO, THREE = (TopicPartition("in", number) for number in range(3))
 FIRST, NEXT = Identity("m", 1), Identity("m", 2)
@@ -88,7 +88,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
         source=nothing,
         services=services,
         task_settings=nothing,
-        settings=WorkerSettings(revoke_s=0.01),
+        revoke_s=0.01,
         member=Membership(),
         task_log=lambda: nothing,
         on_failure=lambda error: pytest.fail(repr(error)),

@@ -15,7 +15,7 @@ from actors._faust.disk import lags
 from actors._faust.service import ActorService
 from actors.ports import Identity, TopicIdentity, TopicPartition
 from actors.runtime.committer import Membership
-from actors.runtime.worker import Worker, WorkerSettings
+from actors.runtime.worker import Worker
 from actors.testing.fakes.ports import FakeClock
 
 FIRST = TopicPartition("in", 0)
@@ -76,7 +76,7 @@ def make_worker() -> Worker:
         source=nothing,
         services=services,
         task_settings=settings,
-        settings=WorkerSettings(revoke_s=1.0),
+        revoke_s=1.0,
         member=member,
         task_log=lambda: Log(member.identity),
         on_failure=failed,
