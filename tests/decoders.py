@@ -274,8 +274,11 @@ DECODERS: dict[str, Decoder] = {
         lambda raw: parked_entries.read_entry(lambda _: raw, b"k", 1, raw), (_PARKED, _HEAD), (NewerVersionError,)
     ),
     "_decoded summary": Decoder(parked_entries.summary_of, (_PARKED, _HEAD), (NewerVersionError,)),
-    "entry_of": Decoder(lambda raw: lines.entry_of("message", 1, raw, b""), (_PARKED, _HEAD)),
-    "entry_of effect": Decoder(lambda raw: lines.entry_of("effect", 1, raw, b""), (_EFFECT,)),
+    "entry_of": Decoder(lambda raw: lines.entry_of("message", b"\1", raw, b""), (_PARKED, _HEAD)),
+    "entry_of effect": Decoder(lambda raw: lines.entry_of("effect", b"\1", raw, b""), (_EFFECT,)),
+    "entry_of timer": Decoder(
+        lambda raw: lines.entry_of("timer", b"a", raw, b""), (b'{"id":"a","due_ms":1,"every_ms":2,"clock":"wall"}',)
+    ),
     "_written_by": Decoder(lambda raw: lines._written_by(raw, None), (b"",)),
     "_place": Decoder(_text(lines._place, "replace"), (b"",), (lines.ParkedError,)),
     "decode_arguments": Decoder(decode_arguments, (b'[[1,"a"],{"b":null}]',), MALFORMED),
