@@ -131,16 +131,13 @@ class Actions:
     ) -> web.StreamResponse:
         """Carry out the operation that a request's JSON describes, and return its answer."""
         body = await json_body(request)
-        try:
-            operation = kind(**msgspec.structs.asdict(msgspec.json.decode(body, type=arguments)))
-        except MALFORMED as error:
-            raise bad_request("bad-body", f"{kind.command}: {error}") from error
+        operation = operation_of(kind, arguments, body)
         setup, caller = setup_of(app), caller_of(request).name
         if kind.is_reading:
             async with self.reading():
                 answer = await _run(operation, setup, caller)
         else:
-            text = " ".join([kind.command, *body.decode().split()])[:MAX_TEXT_CHARS]
+            text = " ".join([kind.command, *body.decode(errors="backslashreplace").split()])[:MAX_TEXT_CHARS]
             answer = await self.start(setup, operation, text, caller)
         content = {"content": answer.content, "lines": answer.lines, "remarks": answer.remarks}
         if answer.failure is not None:
@@ -192,14 +189,14 @@ def mount(app: App, web_app: web.Application, actions: Actions) -> None:
     """Add a route for each operation to a web server, once."""
     part = web.Application()
     for kind in OPERATIONS:
-        part.router.add_post(_path(kind), functools.partial(actions.answer, app, kind, _arguments(kind)))
+        part.router.add_post(_path(kind), functools.partial(actions.answer, app, kind, arguments_of(kind)))
     part.on_cleanup.append(actions.close)
     protect(app, web_app, PREFIX, part, level=Level.ADMIN)
 
 
 def description(_: App) -> dict[str, Any]:
     """Return the part of the OpenAPI document about operations."""
-    arguments = [_arguments(kind) for kind in OPERATIONS]
+    arguments = [arguments_of(kind) for kind in OPERATIONS]
     of_json, schemas = msgspec.json.schema_components(arguments, ref_template="#/components/schemas/{name}")
     problem = {"$ref": "#/components/schemas/ProblemAnswer"}
     responses = {
@@ -222,11 +219,19 @@ def description(_: App) -> dict[str, Any]:
     return {"paths": paths, "components": {"schemas": schemas}}
 
 
+def operation_of(kind: type[Operation], arguments: type[msgspec.Struct], body: bytes) -> Operation:
+    """Return the operation with the arguments of a body; `Problem` if it has others."""
+    try:
+        return kind(**msgspec.structs.asdict(msgspec.json.decode(body, type=arguments)))
+    except MALFORMED as error:
+        raise bad_request("bad-body", f"{kind.command}: {error}") from error
+
+
 def _path(kind: type[Operation]) -> str:
     return "/" + kind.command.replace(" ", "/")
 
 
-def _arguments(kind: type[Operation]) -> type[msgspec.Struct]:
+def arguments_of(kind: type[Operation]) -> type[msgspec.Struct]:
     """Return the type of the JSON with an operation's arguments."""
     hints, names = get_type_hints(kind), {field.name: name_of(field) for field in fields(kind)}
     members: list[Any] = [
