@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import MISSING, fields
 from types import SimpleNamespace
@@ -21,7 +22,8 @@ from actors.admin.parked.operations import DropParked, ListParked, RetryParked
 from actors.admin.parked.reader import ParkedError
 from actors.errors import ActorsError, BrokerUnavailableError, ConfigurationError, UsageError
 from actors.web import operations
-from actors.web.operations import MAX_READERS, MAX_UNDER_WAY, description
+from actors.web.operations import MAX_READERS, MAX_UNDER_WAY, arguments_of, description, operation_of
+from tests.documents import ROOT
 from tests.unit.web.web_part import ADMIN, READ, TOKENS, bearer
 
 
@@ -178,3 +180,11 @@ def test_the_description_has_each_operation_with_the_names_of_its_arguments(site
         assert set(schema.get("required", ())) == needed
     limit = document["components"]["schemas"]["ListParked"]["properties"]["limit"]
     assert (limit["minimum"], limit["default"]) == (1, 1_000)
+
+
+def test_the_page_shows_requests_that_are_taken() -> None:
+    page = (ROOT / "docs/reference/command-line.md").read_text()
+    shown = re.findall(r"^\| `POST /operations/(\S+)` \| `(.+)` \|$", page, re.MULTILINE)
+    kinds = {kind.command.replace(" ", "/"): kind for kind in OPERATIONS}
+    taken = [operation_of(kinds[path], arguments_of(kinds[path]), body.encode()) for path, body in shown]
+    assert [operation.command for operation in taken] == ["pause", "parked retry", "timers list"]
