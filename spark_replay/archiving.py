@@ -49,6 +49,7 @@ from spark_replay.sources.folders import WRITING, Folder
 from spark_replay.sources.kafka import KafkaSource, kafka, read_topics, require_following
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import alone
+from stores._core.printable import counted
 from stores._files import tighten, tighten_tree
 
 if TYPE_CHECKING:
@@ -280,17 +281,17 @@ class _Run:
         parts = self._covered(plan, asked_ms)
         self._commit(self.manifest.batch(now_ms(), parts, files))
         self.counts += [records] if size else []
-        self._tell(f"batch {self.manifest.number}: {records:,} records in {time.monotonic() - started:.1f} s")
+        self._tell(f"batch {self.manifest.number}: {counted(records, 'record')} in {time.monotonic() - started:.1f} s")
 
     def _attempt(self) -> str:
         return f"{FILES}/{self.manifest.number + 1:08}-{uuid.uuid4().hex}"
 
     def _write(self, rows: DataFrame, name: str) -> int:
         """Write rows to a new folder; return how many."""
-        counted = Observation()
-        rows = rows.observe(counted, F.count(F.lit(1)).alias("records"))
+        observation = Observation()
+        rows = rows.observe(observation, F.count(F.lit(1)).alias("records"))
         rows.write.options(**WRITING).parquet(f"{self._folder.uri}/{name}")
-        return int(counted.get["records"])
+        return int(observation.get["records"])
 
     def _written(self, attempt: str, records: int) -> list[ArchiveFile]:
         """Return the files of an attempt as they can be read back.
@@ -392,7 +393,7 @@ class _Run:
                 self._write(rows.coalesce(1).sortWithinPartitions("offset"), f"{attempt}/{number}")
         new = self._written(attempt, sum(file.records for file in old))
         self._commit(self.manifest.compacted(now_ms(), old, new))
-        self._tell(f"rewrote {len(old)} files as {len(new)}")
+        self._tell(f"rewrote {counted(len(old), 'file')} as {len(new)}")
         self.clean()
 
     def clean(self) -> None:
@@ -408,7 +409,8 @@ class _Run:
             self._folder.remove(name)
         if removed:
             names = ", ".join(sorted(removed)[:TOLD_FILES])
-            self._tell(f"removed {len(removed)} files of {self._folder} that its manifest doesn't name: {names}")
+            files = counted(len(removed), "file")
+            self._tell(f"removed {files} of {self._folder} that its manifest doesn't name: {names}")
         for name in self._folder.names(MANIFEST):
             number = name.removesuffix(".json")
             if number.isdigit() and int(number) < self.manifest.whole - WHOLE_EVERY:

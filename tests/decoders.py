@@ -31,6 +31,7 @@ from actors._core.windows import changes, foreign_keys, join_rows, rows, version
 from actors._faust.settings import values as setting_values
 from actors._kafka.admin.owners import KafkaOwners, StoreRecord
 from actors.admin.parked import reader as lines
+from actors.admin.parked.operations import DropParked
 from actors.coordination import messages as m
 from actors.coordination.client import transport
 from actors.coordination.errors import CoordinationError
@@ -54,7 +55,7 @@ from actors.runtime.requests import replies as answers
 from actors.runtime.requests import requests as asks
 from actors.runtime.timers import timers
 from actors.testing.fakes.log import StoredRecord
-from actors.web import front, workers
+from actors.web import front, operations, workers
 from actors.web.access import callers
 from actors.web.dashboard import group
 from actors.web.dashboard import pages as dashboard_pages
@@ -278,8 +279,15 @@ DECODERS: dict[str, Decoder] = {
         lambda raw: parked_entries.read_entry(lambda _: raw, b"k", 1, raw), (_PARKED, _HEAD), (NewerVersionError,)
     ),
     "_decoded summary": Decoder(parked_entries.summary_of, (_PARKED, _HEAD), (NewerVersionError,)),
-    "entry_of": Decoder(lambda raw: lines.entry_of("message", 1, raw, b""), (_PARKED, _HEAD)),
-    "entry_of effect": Decoder(lambda raw: lines.entry_of("effect", 1, raw, b""), (_EFFECT,)),
+    "entry_of": Decoder(lambda raw: lines.entry_of("message", b"\1", raw, b""), (_PARKED, _HEAD)),
+    "entry_of effect": Decoder(lambda raw: lines.entry_of("effect", b"\1", raw, b""), (_EFFECT,)),
+    "_effect": Decoder(lambda raw: lines._effect(b"\1", raw, b"", {}), (_EFFECT,), (NewerVersionError, *MALFORMED)),
+    "_timer": Decoder(
+        lambda raw: lines._timer(b"a", raw, b"", {}), (b'{"id":"a","due_ms":1,"every_ms":2,"clock":"wall"}',), MALFORMED
+    ),
+    "entry_of timer": Decoder(
+        lambda raw: lines.entry_of("timer", b"a", raw, b""), (b'{"id":"a","due_ms":1,"every_ms":2,"clock":"wall"}',)
+    ),
     "_written_by": Decoder(lambda raw: lines._written_by(raw, None), (b"",)),
     "_place": Decoder(_text(lines._place, "replace"), (b"",), (lines.ParkedError,)),
     "decode_arguments": Decoder(decode_arguments, (b'[[1,"a"],{"b":null}]',), MALFORMED),
@@ -394,7 +402,12 @@ DECODERS: dict[str, Decoder] = {
         (NotReadyError,),
     ),
     "json_key": Decoder(lambda raw: query_coding.json_key(msgspec.Raw(raw)), (b'{"a": 1}',), (Problem,)),
-    "_password": Decoder(lambda raw: callers._password(["Basic " + raw.decode("latin-1")]), (b"dTp0b2tlbg==",), ()),
+    "_password": Decoder(lambda raw: callers._password(raw.decode("latin-1")), (b"dTp0b2tlbg==",), ()),
+    "operation_of": Decoder(
+        lambda raw: operations.operation_of(DropParked, operations.arguments_of(DropParked), raw),
+        (b'{"actor":"a","key":"b","since":"2026-01-01T00:00:00Z","yes":true}',),
+        (Problem,),
+    ),
     "_form": Decoder(dashboard_pages._form, (b"actor=a&key=aw==",), (Problem,)),
     "mapping": Decoder(_text(setting_values.mapping), (b'{"orders": "shop-orders"}',), (ValueError,)),
     "read_report": Decoder(group.read_report, (b"{}",), MALFORMED),

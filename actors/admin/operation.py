@@ -1,13 +1,14 @@
 """An operation on an app: its arguments are fields, `run` carries it out.
 
-The command line makes a command of each operation (`actors.cli.operations`), and the dashboard's forms run the same.
+The command line makes a command of each operation (`actors.cli.operations`), HTTP a path (`actors.web.operations`), and
+the dashboard's forms run the same.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field
 from typing import Any, ClassVar
 
 from actors._faust.setup import Setup
@@ -49,6 +50,8 @@ class Operation(ABC):
 
     command: ClassVar[str]
     """The words of the command."""
+    is_reading: ClassVar[bool] = False
+    """True if it changes nothing."""
     examples: ClassVar[tuple[str, ...]] = ()
     """Calls as they are typed, for the help."""
 
@@ -65,6 +68,12 @@ class Operation(ABC):
             UsageError: the arguments contradict each other.
             ActorsError: it isn't carried out.
         """
+
+
+def name_of(field: Field[Any]) -> str:
+    """Return the name of an argument or an option outside the program."""
+    flag: str = field.metadata.get("flag", field.name)
+    return flag.removeprefix("--").replace("-", "_")
 
 
 def argument(metavar: str, **more: Any) -> Any:

@@ -23,6 +23,7 @@ _GROUPS = {
     "parked": "Look at what was put aside because it failed, hand it to its actor again, or drop it.",
     "stopped": "Retry or drop the timer, the result or the close that stopped a partition; the error in the log names "
     "it.",
+    "timers": "Look at the timers of keys, or drop one.",
     "feeds": "Release feeds that hold event time back.",
     "locks": "Look at the lock service's locks, leaders and nodes, break a lock, and set a node.",
 }

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
+from stores._core.printable import counted
+
 Report = Callable[[int, int], None]
 """Called with a partition and the keys of it so far; partitions come in order."""
 
@@ -43,5 +45,5 @@ class _Lines:
     def _print(self, state: str) -> None:
         if self._current is not None:
             partition, keys = self._current
-            print(f"partition {partition}: {keys:,} keys, {state}", file=self._stderr, flush=True)
+            print(f"partition {partition}: {counted(keys, 'key')}, {state}", file=self._stderr, flush=True)
             self._printed_s = time.monotonic()

@@ -13,6 +13,7 @@ from pathlib import Path
 from actors.local_kafka.errors import LocalKafkaError
 from actors.local_kafka.jars import jars_folder
 from actors.local_kafka.settings import HOST
+from stores._core.printable import counted
 
 _given: set[int] = set()
 
@@ -39,7 +40,7 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             _given.update(found)
             return found
-    raise LocalKafkaError(f"fewer than {count} free ports on {HOST}")
+    raise LocalKafkaError(f"fewer than {counted(count, 'free port')} on {HOST}")
 
 
 @cache

@@ -305,7 +305,7 @@ class Replay:
         if spec.effects is not None:
             tools.effects = uncalled = _Uncalled(spec, unknowns)
             parts.punctuators = [part for part in parts.punctuators if not isinstance(part, Effects)]
-            parts.parked = Parked(spec, parts.state, effects=uncalled, meters=context.meters)
+            parts.parked = Parked(spec, parts.state, effects=uncalled, timers=parts.timers, meters=context.meters)
         if tools.timestamps is not None:
             tools.timestamps.clock = CheckedClock(clock)
         self._processor = processor = TaskProcessor(context, parts, InOrder, partial(_ReplayHandling, unknowns))

@@ -43,15 +43,16 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         actor: the actor's name.
-        what: "message" or "effect": the parked messages, or effects, of the key. "internal": the internal message of
-            that id, which stopped the partition; its task looks for such commands ahead of all others: see `about`.
+        what: "message" or "effect": the parked messages, or effects, of the key. "timer": the timer of the key that
+            has that id, which is dropped. "internal": the internal message of that id, which stopped the partition; its
+            task looks for such commands ahead of all others: see `about`.
         command: "retry" hands the line to the handler again, up to the first that fails; "drop" forgets.
         id: which one to drop; None the first, `ALL` all. Of effects only the first of a key is ever parked.
         before: the command is about entries that input before this offset wrote; None: about all.
     """
 
     actor: str
-    what: Literal["message", "effect", "internal"]
+    what: Literal["message", "effect", "timer", "internal"]
     command: Literal["retry", "drop"]
     id: str | None = None
     before: int | None = None

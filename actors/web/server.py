@@ -14,7 +14,7 @@ from actors._faust.setup import Setup
 from actors._faust.startup.refusal import refuse
 from actors.errors import ConfigurationError
 from actors.runtime.cancellation import end
-from actors.web import health, metrics
+from actors.web import health, metrics, operations
 from actors.web.access import Level, protect
 from actors.web.access.door import doors
 from actors.web.access.files import AccessFiles
@@ -27,7 +27,8 @@ from actors.web.dashboard.pages import mount as mount_dashboard
 from actors.web.events.routes import Broadcasts, mount_events
 from actors.web.front import front_of, listen
 from actors.web.messages.routes import add_messages
-from actors.web.queries.server import mount
+from actors.web.operations import Actions
+from actors.web.queries.server import QueryRoutes, mount
 from actors.web.queries.service import QueryService
 
 
@@ -38,6 +39,7 @@ class WebServer(WorkerExtension):
         queries: answers queries, None while the worker is starting or stopping.
         history: the last minutes of the worker's tasks.
         broadcasts: streams of changes.
+        actions: the operations that were asked for by HTTP.
     """
 
     def __init__(self, app: Any, settings: dict[str, Any]) -> None:
@@ -49,6 +51,7 @@ class WebServer(WorkerExtension):
         self.queries: QueryService | None = None
         self.history = History()
         self.broadcasts = Broadcasts(app)
+        self.actions = Actions()
         self._sampling: asyncio.Task[None] | None = None
         self._collector = metrics.WorkerCollector(app)
 
@@ -67,13 +70,18 @@ class WebServer(WorkerExtension):
         app, web_app = self.app, web.web_app
         _listen(app, web)
         if app.actors and app.actor_options.queries:
-            mount(app, web_app, functools.partial(add_messages, app))
+            mount(app, web_app, self._add)
             mount_events(app, web_app, self.broadcasts)
+            operations.mount(app, web_app, self.actions)
             if app.actor_options.dashboard:
                 mount_dashboard(app, web_app)
         if app.has_service:
             mount_operations(app, web_app)
         protect_rest(app, web_app)
+
+    def _add(self, queries: QueryRoutes, part: Any) -> None:
+        add_messages(self.app, queries, part)
+        queries.descriptions.append(operations.description)
 
     async def start(self, worker: StartingWorker) -> None:
         """Show metrics, and answer queries."""

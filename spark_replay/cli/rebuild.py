@@ -13,6 +13,7 @@ from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 from spark_replay.session import require_pyspark
 from spark_replay.sources.staging import table_format
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -103,15 +104,14 @@ def rebuild(
 def _tell(done: Rebuilt, console: Console) -> None:
     lines = list(done.notes)
     if done.without_metadata:
-        lines.append(
-            f"{done.without_metadata} records of {done.changelog} have no key or no write metadata: run validate"
-        )
+        records = counted(done.without_metadata, "record")
+        lines.append(f"without key or write metadata: {records} of {done.changelog}. Run validate")
     if done.undecodable:
-        lines.append(f"{done.undecodable} keys or values don't decode: their key_json or value_json is null")
+        lines.append(f"keys and values that don't decode: {done.undecodable}. Their key_json or value_json is null")
     if done.unknown:
         lines.append(
-            f"{done.unknown} keys were written again after the point, and compaction may have removed their value at "
-            "the point: they are left out. An archive that was made before the point has them (--archive)"
+            f"left out: {counted(done.unknown, 'key')} written again after the point, since compaction may have "
+            "removed the value at the point. An archive that was made before the point has them (--archive)"
         )
         lines += [
             f"    unknown: partition {key.partition} key {key.key}, written again at offset {key.later_offset}"

@@ -11,6 +11,7 @@ import click
 from spark_replay.cli.options import Given, broker_options, running
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,7 +92,8 @@ def recompute(
 
 
 def _show_plan(plan: Recompute, console: Console) -> None:
-    lines = [f"would replay {plan.input} through actor {plan.actor} of {plan.module}, {plan.offsets} offsets:"]
+    offsets = counted(plan.offsets, "offset")
+    lines = [f"would replay {plan.input} through actor {plan.actor} of {plan.module}, {offsets}:"]
     lines += [
         f"    {part['topic']}[{part['partition']}]: {part['start']} to {part['end']} (by {part['end_by']})"
         for part in plan.summary["partitions"]

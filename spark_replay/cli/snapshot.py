@@ -10,6 +10,7 @@ import click
 from spark_replay.cli.options import Given, Place, broker_options, running
 from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
+from stores._core.printable import counted
 
 
 @click.command()
@@ -47,5 +48,6 @@ def snapshot(app: str, to: str, overwrite: bool, **options: Any) -> Outcome:
         with run.progress(f"snapshot of {source.topic}"):
             done = write_snapshot(source, app=app, to=to, overwrite=overwrite)
     if done.without_metadata:
-        say(run.console, f"{done.without_metadata} records of {done.changelog} have no write metadata: run validate")
+        records = counted(done.without_metadata, "record")
+        say(run.console, f"without write metadata: {records} of {done.changelog}. Run validate")
     return Outcome(totals=asdict(done))

@@ -26,6 +26,7 @@ from spark_replay.cli.options import (
     source_options,
 )
 from spark_replay.cli.outcome import Outcome
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from spark_replay.comparison.live import Workers
@@ -102,7 +103,7 @@ def validate(html_file: str | None, min_keys: int, **options: Any) -> Outcome:
         copied: Counter[int] = Counter()
 
         def more() -> str:
-            return f"{sum(list(copied.values())):,} keys copied from data folders" if copied else ""
+            return f"{counted(sum(list(copied.values())), 'key')} copied from data folders" if copied else ""
 
         with run.progress(f"validate {source.topic}", more):
             report = _compare(source, run, live, options, copied=copied)
@@ -123,13 +124,14 @@ def unanswered(report: Report, min_keys: int) -> str | None:
     if report.unanswered:
         numbers = ", ".join(map(str, sorted(report.unanswered)))
         return (
-            f"the state of {len(report.unanswered)} of {len(report.ends)} partitions of {report.changelog} couldn't be "
-            f"read and isn't compared: {numbers}. The others are equal"
+            f"the state of {len(report.unanswered)} of {counted(len(report.ends), 'partition')} of {report.changelog} "
+            f"couldn't be read and isn't compared: {numbers}. The others are equal"
         )
     if report.against and report.compared < min_keys:
         return (
-            f"{report.compared} keys of {report.changelog} were compared with {report.against}, fewer than --min-keys "
-            f"{min_keys}: is it the right store, point and folder? With --min-keys {report.compared} this is no failure"
+            f"only {counted(report.compared, 'key')} of {report.changelog} compared with {report.against}, fewer than "
+            f"--min-keys {min_keys}: is it the right store, point and folder? With --min-keys {report.compared} "
+            "this is no failure"
         )
     return None
 

@@ -24,6 +24,7 @@ from spark_replay.cli.outcome import Outcome
 from spark_replay.cli.validate import unanswered
 from spark_replay.errors import ReplayError
 from spark_replay.printing import say
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,7 +123,7 @@ def _compared(watch: Watch, metrics: Path | None, console: Console) -> Outcome:
     if report.is_clean and error is None:
         for line in (
             *report.notes,
-            f"equal: {report.compared:,} keys of {report.changelog}, in {report.seconds:.1f} s",
+            f"equal: {counted(report.compared, 'key')} of {report.changelog}, in {report.seconds:.1f} s",
         ):
             say(console, line)
     else:

@@ -18,6 +18,7 @@ from spark_replay.fold.rebuild import folded_at
 from spark_replay.fold.windows import folded_windows
 from spark_replay.sources.base import Source
 from spark_replay.sources.reading import reading
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -64,7 +65,7 @@ def validate_states(
     windows = [folded_windows(settled) for settled in folded]
     if any(windows) and not by_partition:
         raise PlacementError(
-            f"{left} has {topics[0].partition_count} partitions and {right} {topics[1].partition_count}: a "
+            f"{left} has {counted(topics[0].partition_count, 'partition')} and {right} {topics[1].partition_count}: a "
             "window store or a join has rows of its own in each partition: compare it with one of as many partitions"
         )
     states = [settled.state(facts.past()) for settled, facts in zip(folded, windows, strict=True)]
@@ -75,17 +76,17 @@ def validate_states(
     caused = compared.withColumn("cause", _cause()).withColumnsRenamed({"left": "log", "right": "export"})
     counts = F.count(F.lit(1)).alias("count"), F.count("log").alias("live")
     with reading(f"{left} or {right}"):
-        counted = caused.groupBy("partition", "kind", "cause").agg(*counts).collect()
-        unequal = caused.where("cause IS NOT NULL") if any(row["cause"] for row in counted) else None
+        groups = caused.groupBy("partition", "kind", "cause").agg(*counts).collect()
+        unequal = caused.where("cause IS NOT NULL") if any(row["cause"] for row in groups) else None
         examples = [] if unequal is None else first_ten(unequal, of=("cause",), sides=("log", "export"))
     kinds: dict[int, Counter[str]] = {}
-    for row in counted:
+    for row in groups:
         kinds.setdefault(row["partition"], Counter())[row["kind"]] += row["count"]
     return Report(
         changelog=left.topic,
         **kind_counts(kinds),
-        **cause_counts(counted),
-        keys=sum(row["live"] for row in counted),
+        **cause_counts(groups),
+        keys=sum(row["live"] for row in groups),
         seconds=round(time.monotonic() - started, 3),
         positions={number: points[0].offsets.get(number, end) for number, end in enumerate(topics[0].ends)},
         ends=topics[0].ends,

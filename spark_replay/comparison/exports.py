@@ -31,6 +31,7 @@ from spark_replay.sources.folders import Folder
 from spark_replay.sources.staging import local_folder, table_format
 from spark_replay.sources.tables import Table
 from stores._core.manifest import MANIFEST, Manifest, ManifestPartition, decode_manifest
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -296,7 +297,7 @@ def _read(path: Path, changelog: str) -> Manifest:
 
 def _told(manifest: Manifest) -> str:
     where = f"app {manifest.app}, store {manifest.store}, placement {manifest.placement}"
-    return f"{where}, {manifest.partition_count} partitions"
+    return f"{where}, {counted(manifest.partition_count, 'partition')}"
 
 
 def _choose(copies: Iterable[Part]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
@@ -329,5 +330,5 @@ def _damage(part: Part, *, is_read: bool = False) -> str | None:
         if column != kind:
             return f"{part.where}: column {name} is {column}, expected {kind}"
     if metadata.num_rows != part.rows:
-        return f"{part.where} has {metadata.num_rows} rows and its manifest says {part.rows}: export again"
+        return f"{part.where} has {counted(metadata.num_rows, 'row')} and its manifest says {part.rows}: export again"
     return None

@@ -20,7 +20,7 @@ from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import metadata_fields, read_rows, read_uncommitted_rows
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import keep, reading
-from stores._core.printable import moment
+from stores._core.printable import counted, moment
 from stores._core.record import NEVER
 from stores._core.windows import KEYS_AT
 
@@ -242,7 +242,7 @@ def _row(row: bytes, topic: Topic, key: bytes) -> str:
 
 def _notes(topic: Topic, source: Source, *, hidden: int) -> Iterator[str]:
     if hidden:
-        yield f"{hidden:,} older records of {topic.name} aren't shown: raise --limit"
+        yield f"not shown: {counted(hidden, 'older record')} of {topic.name}. Raise --limit"
     if not all(topic.exact):
         yield (
             f"{source} is compacted: earlier writes of the key may be gone from it; an archive that was begun before "

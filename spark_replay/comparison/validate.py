@@ -53,6 +53,7 @@ from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.changelog import read_rows, read_uncommitted_rows
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.reading import keep, reading
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -178,7 +179,7 @@ def comparable(held: Held, topic: Topic) -> Held:
     """
     if held.partition_count != topic.partition_count:
         raise ExportError(
-            f"{topic.name} has {topic.partition_count} partitions and the {held.kind} are of "
+            f"{topic.name} has {counted(topic.partition_count, 'partition')} and the {held.kind} are of "
             f"{held.partition_count}: keys lie in other partitions, export again"
         )
     for part in held.parts:
@@ -206,8 +207,8 @@ def _require_read(summary: Summary, held: Held) -> None:
     for part in held.parts:
         if part.rows is not None and read[part.partition] != part.rows:
             raise ExportError(
-                f"the executors read {read[part.partition]} rows of {part.where}, and its manifest says {part.rows}: "
-                "give --against a folder that driver and executors share, under the same path"
+                f"the executors read {counted(read[part.partition], 'row')} of {part.where}, and its manifest says "
+                f"{part.rows}: give --against a folder that driver and executors share, under the same path"
             )
 
 
@@ -282,7 +283,7 @@ def _summarised(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
         judged: What `judge` returns.
         explain: Returns the rows that aren't fine with their causes. Called, for a second pass, only if there are any.
     """
-    counted = (
+    groups = (
         judged.groupBy("partition", "kind")
         .agg(
             F.count(F.lit(1)).alias("count"),
@@ -294,12 +295,12 @@ def _summarised(judged: DataFrame, explain: Callable[[], DataFrame]) -> Summary:
         )
         .collect()
     )
-    if all(row["kind"] in FINE for row in counted):
-        return Summary(counted)
+    if all(row["kind"] in FINE for row in groups):
+        return Summary(groups)
     explained = explain().persist(StorageLevel.MEMORY_AND_DISK)
     try:
         causes = explained.groupBy("partition", "cause").agg(F.count(F.lit(1)).alias("count")).collect()
-        return Summary(counted, causes, first_ten(explained, of=("kind", "cause"), sides=("log", "export")))
+        return Summary(groups, causes, first_ten(explained, of=("kind", "cause"), sides=("log", "export")))
     finally:
         explained.unpersist()
 

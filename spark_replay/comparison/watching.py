@@ -40,6 +40,7 @@ from spark_replay.sources.columns import by_partition
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.reading import reading
 from stores._core.digests import Digests, StoredRow
+from stores._core.printable import counted
 from stores._core.record import INPUT_BITS, INPUTS_VERSION, METADATA_BYTES, METADATA_VERSION, decode_metadata, place_of
 
 if TYPE_CHECKING:
@@ -293,7 +294,7 @@ def _row(partition: int, row: StoredRow) -> tuple[object, ...]:
 
 def _notes(differing: int, left: int, *, mismatches: int) -> tuple[str, ...]:
     if left:
-        return (f"{left} of {differing} buckets that differ weren't looked at: more keys differ",)
+        return (f"not looked at: {left} of {counted(differing, 'bucket')} with differences. More keys differ",)
     if differing and not mismatches:
-        return (f"{differing} buckets differed, and none of their keys does at a later position: written again since",)
+        return (f"{counted(differing, 'bucket')} differed, and no key there does later on: written again since",)
     return ()

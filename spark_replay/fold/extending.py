@@ -38,6 +38,7 @@ from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.folders import Folder, Target
 from spark_replay.sources.reading import keep
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -130,7 +131,7 @@ class Base:
             )
         if len(rebuilt.partitions) != topic.partition_count:
             raise WrongTopicError(
-                f"{self.folder} is a rebuild of {len(rebuilt.partitions)} partitions, {name} has "
+                f"{self.folder} is a rebuild of {counted(len(rebuilt.partitions), 'partition')}, {name} has "
                 f"{topic.partition_count}. Rebuild from the start"
             )
 
@@ -250,7 +251,7 @@ def extend(
 
 
 def _by_partition(rows: DataFrame, *counts: Column) -> dict[int, tuple[int, ...]]:
-    counted = (
+    groups = (
         rows.groupBy("partition").agg(*(count.alias(f"n{number}") for number, count in enumerate(counts))).collect()
     )
-    return {row["partition"]: tuple(row)[1:] for row in counted}
+    return {row["partition"]: tuple(row)[1:] for row in groups}

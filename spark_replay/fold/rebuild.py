@@ -38,6 +38,7 @@ from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import table_format
 from spark_replay.sources.tables import Table
 from stores._core.manifest import with_crc32
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -309,15 +310,15 @@ def _counts(rows: DataFrame) -> tuple[dict[str, int], dict[int, int]]:
         "below": F.count("last"),
     }
     columns = [count.alias(name) for name, count in counts.items()]
-    counted = rows.groupBy("partition").agg(*columns, F.max("last.offset").alias("last_offset")).collect()
-    last = {row["partition"]: row["last_offset"] for row in counted if row["below"]}
-    return {name: sum(row[name] for row in counted) for name in counts}, last
+    groups = rows.groupBy("partition").agg(*columns, F.max("last.offset").alias("last_offset")).collect()
+    last = {row["partition"]: row["last_offset"] for row in groups if row["below"]}
+    return {name: sum(row[name] for row in groups) for name in counts}, last
 
 
 def _require_changelog(source: Source, counts: Mapping[str, int]) -> None:
     if counts["records"] and counts["without_metadata"] == counts["records"]:
         raise WrongTopicError(
-            f"none of the {counts['records']:,} records of {source} has a changelog's write metadata: it is the "
+            f"none of {counted(counts['records'], 'record')} of {source} has a changelog's write metadata: it is the "
             "changelog of no store of this framework"
         )
 

@@ -25,6 +25,7 @@ from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.columns import by_partition
 from spark_replay.sources.reading import keep
 from spark_replay.sources.tables import LIVE, Commit, Table
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -136,7 +137,7 @@ class TableBase(Base):
             raise WrongTopicError(f"{table.where} is a rebuild of {rebuilt.changelog}, not of {topic.name}")
         if rebuilt is not None and len(rebuilt.partitions) > topic.partition_count:
             raise WrongTopicError(
-                f"{table.where} is a rebuild of {len(rebuilt.partitions)} partitions, {topic.name} has "
+                f"{table.where} is a rebuild of {counted(len(rebuilt.partitions), 'partition')}, {topic.name} has "
                 f"{topic.partition_count}: choose another table"
             )
         if rebuilt is None or is_whole or rebuilt.unknown:

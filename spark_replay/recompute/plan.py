@@ -25,6 +25,7 @@ from spark_replay.sources.changelog import input_of, metadata_fields, read_rows
 from spark_replay.sources.columns import by_input, by_partition
 from spark_replay.sources.kafka import KafkaSource, kafka
 from spark_replay.sources.reading import reading
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -192,8 +193,8 @@ def _require_fitting(source: Topic, changelogs: Mapping[str, Topic], folders: Ma
     for name, topic in changelogs.items():
         if topic.partition_count != source.partition_count:
             raise InputError(
-                f"{source.name} has {source.partition_count} partitions and {topic.name}, the changelog of {name}, "
-                f"has {topic.partition_count}: one of them was re-created"
+                f"{source.name} has {counted(source.partition_count, 'partition')} and {topic.name}, the changelog of "
+                f"{name}, has {topic.partition_count}: one of them was re-created"
             )
         if name in folders and (kept_id := read_summary(folders[name]).topic_id) not in ("", topic.topic_id):
             raise TargetError(

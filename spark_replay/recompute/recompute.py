@@ -60,12 +60,12 @@ def recompute_actor(spark: SparkSession, plan: Recompute) -> Recomputed:
             told = _told(replayed)
             windows = _windows(plan)
             judged = _judge(plan, replayed, windows)
-            counted = judged.groupBy("store", "partition", "kind").count().collect()
-            examples = [] if all(row["kind"] in FINE for row in counted) else _examples(judged)
+            groups = judged.groupBy("store", "partition", "kind").count().collect()
+            examples = [] if all(row["kind"] in FINE for row in groups) else _examples(judged)
     finally:
         replayed.unpersist()
     seconds, windowed = time.monotonic() - started, {store for store, facts in windows.items() if facts}
-    return recomputed(plan, told=told, counted=counted, examples=examples, seconds=seconds, windowed=windowed)
+    return recomputed(plan, told=told, groups=groups, examples=examples, seconds=seconds, windowed=windowed)
 
 
 def recompute_keys(spark: SparkSession, plan: Recompute) -> DataFrame:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spark_replay.errors import RecomputeError
 from spark_replay.printing import new_table, row_key, say, side, side_line
 from spark_replay.recompute.plan import Recompute
+from stores._core.printable import counted
 from stores._core.printable import printable as escaped
 
 if TYPE_CHECKING:
@@ -95,12 +96,12 @@ def recomputed(
     plan: Recompute,
     *,
     told: Sequence[Row],
-    counted: Sequence[Row],
+    groups: Sequence[Row],
     examples: Sequence[Row],
     seconds: float,
     windowed: Collection[str] = (),
 ) -> Recomputed:
-    """Make a report of what `spark_replay.recompute.recompute` counted; `windowed` are the window stores.
+    """Make a report of the counts in `groups` by store, partition and kind; `windowed` are the window stores.
 
     Raises:
         RecomputeError: A partition was replayed in parts.
@@ -114,7 +115,7 @@ def recomputed(
             reasons[row["reason"]] += row["count"]
     by_store: dict[str, Counter[str]] = {store: Counter() for store in plan.changelogs}
     by_partition: dict[int, Counter[str]] = {}
-    for row in counted:
+    for row in groups:
         by_store[row["store"]][row["kind"]] += row["count"]
         by_partition.setdefault(row["partition"], Counter())[row["kind"]] += row["count"]
     return Recomputed(
@@ -150,11 +151,11 @@ def show(found: Recomputed, console: Console) -> None:
 def _notes(found: Recomputed) -> list[str]:
     parts = [part for part in found.partitions if part["end_by"] == "changelog"]
     by_changelog = [f"{part['topic']}[{part['partition']}]" for part in parts]
-    notes = [f"{found.records} records replayed"]
+    notes = [f"{counted(found.records, 'record')} replayed"]
     if by_changelog:
         numbers = ", ".join(by_changelog)
         notes.append(f"no committed offset of {numbers}: replayed up to the last input that the changelogs name")
-    notes += [f"not in the input, {count} times: {reason}" for reason, count in found.unknown_events.items()]
+    notes += [f"not in the input, {counted(count, 'time')}: {reason}" for reason, count in found.unknown_events.items()]
     for difference in found.differences:
         why = "" if difference.unknown is None else f" ({difference.unknown})"
         notes.append(

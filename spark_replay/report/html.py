@@ -20,7 +20,7 @@ from spark_replay.comparison.causes import CAUSES, DIFFERENCES
 from spark_replay.errors import ReplayError, TargetError
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.staging import local_folder
-from stores._core.printable import moment
+from stores._core.printable import counted, moment
 from stores._core.printable import printable as escaped
 from stores._files import open_private
 
@@ -118,7 +118,7 @@ def render_report(report: Report, *, made: Made) -> str:
         lstrip_blocks=True,
     )
     environment.filters["cell"] = _cell
-    environment.globals["plural"] = _plural
+    environment.globals["plural"] = counted
     tone, verdict = _verdict(report)
     return environment.get_template("report.html.j2").render(
         report=report,
@@ -144,12 +144,12 @@ def without_password(text: str) -> str:
 
 def _verdict(report: Report) -> tuple[str, str]:
     unanswered, ends = len(report.unanswered), len(report.ends)
-    left_out = [f"{unanswered} of {_plural(ends, 'partition')} couldn't be compared"] if unanswered else []
+    left_out = [f"{unanswered} of {counted(ends, 'partition')} couldn't be compared"] if unanswered else []
     if report.is_clean:
         if not report.against:
             return "good", "No record breaks a rule of the log"
         if left_out:
-            return "plain", f"{left_out[0]}; {_plural(report.compared, 'key')} of the others equal"
+            return "plain", f"{left_out[0]}; {counted(report.compared, 'key')} of the others equal"
         if not report.compared:
             return "plain", "There are no keys on either side"
         verdict = f"All {report.compared:,} keys that could be compared are equal"
@@ -158,9 +158,9 @@ def _verdict(report: Report) -> tuple[str, str]:
     if report.mismatches:
         noun = "mismatch" if report.mismatches == 1 else "mismatches"
         equal = report.counts.get("equal", 0)
-        parts.append(f"{report.mismatches:,} {noun}, {_plural(equal, 'key')} {'is' if equal == 1 else 'are'} equal")
+        parts.append(f"{report.mismatches:,} {noun}, {counted(equal, 'key')} {'is' if equal == 1 else 'are'} equal")
     if report.violations:
-        parts.append(f"{_plural(report.violations, 'record')} that break a rule of the log")
+        parts.append(f"a rule of the log is broken by {counted(report.violations, 'record')}")
     return "bad", "; ".join(parts)
 
 
@@ -173,13 +173,13 @@ def _advice(report: Report) -> list[str]:
     elif report.mismatches:
         lines.append("No cause was looked for; the examples below show what differs.")
     if report.partitions_without_export:
-        count = _plural(len(report.partitions_without_export), "partition")
+        count = counted(len(report.partitions_without_export), "partition")
         lines.append(f"{count} with keys that the compared state lacks: were the exports of all workers collected?")
     if report.unanswered:
         lines.append("The notes say why partitions couldn't be compared. Correct that, and validate again.")
     if not lines and report.is_clean and report.counts.get("superseded"):
         lines.append(
-            f"{report.counts['superseded']:,} keys couldn't be judged: compaction removed the writes that they show. "
+            f"Not judged: {counted(report.counts['superseded'], 'key')}, since compaction removed what was written. "
             "Export shortly before validating."
         )
     return lines or ["Nothing to do."]
@@ -188,7 +188,7 @@ def _advice(report: Report) -> list[str]:
 def _facts(report: Report, made: Made) -> dict[str, str]:
     store = {"store": f"{report.store} of app {report.app}"} if report.app or report.store else {}
     at = f"compared at {_range(list(report.positions.values()))}; " if report.positions else ""
-    log = f"the log of {_plural(len(report.ends), 'partition')} ends at {_range(report.ends)}"
+    log = f"the log of {counted(len(report.ends), 'partition')} ends at {_range(report.ends)}"
     return {
         **store,
         **({"compared with": without_password(report.against)} if report.against else {}),
@@ -218,10 +218,6 @@ def _range(values: Sequence[int]) -> str:
         return "none"
     least, most = min(values), max(values)
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _cell(value: object) -> str:

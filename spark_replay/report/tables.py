@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spark_replay.comparison.report import KINDS, Report
 from spark_replay.printing import EXAMPLES, new_table, say, side_line
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,7 @@ def show(found: Report, console: Console) -> None:
     for line in _lines(found):
         say(console, line)
     for finding in found.findings:
-        verdict = "holds" if not finding.count else f"{finding.count:,} records break it"
+        verdict = "holds" if not finding.count else f"broken by {counted(finding.count, 'record')}"
         lines = [f"{finding.check}: {finding.means}: {verdict}"]
         lines += [f"    {text}" for text in (*finding.examples[:EXAMPLES], *finding.notes)]
         for line in lines:
@@ -52,7 +53,7 @@ def _lines(found: Report) -> list[str]:
     lines += [f"stale copy, not compared: {copy}" for copy in found.stale_copies]
     lines += found.notes
     if found.over:
-        lines.append(f"{found.over:,} expired keys aren't removed yet; no mismatch")
+        lines.append(f"{counted(found.over, 'expired key')} not removed yet; no mismatch")
     for kind, examples in found.examples.items():
         for example in examples:
             lines.append(f"{kind}: partition {example.partition} key {example.key}: {example.cause}: {example.seen}")

@@ -47,6 +47,7 @@ from spark_replay.sources.folders import Folder
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import keep, reading
 from stores._core.layouts import KEYS, OWN, own_rows
+from stores._core.printable import counted
 from stores._core.record import METADATA_HEADER, NEVER
 from stores._core.replay import NO_METADATA
 from stores._core.windows import VALUES, with_values
@@ -248,8 +249,8 @@ def _require_handled(source: KafkaSource, group: str) -> None:
     for row in behind:
         number, count = row["partition"], row["count"]
         raise ReadError(
-            f"{count} records of {topic.name}[{number}], from offset {starts[number]} on, aren't handled, and a topic "
-            "with other partitions has other offsets: start the workers until the lag is 0"
+            f"not handled yet: {counted(count, 'record')} of {topic.name}[{number}], from offset {starts[number]} on. "
+            "A topic with other partitions has other offsets: start the workers until the lag is 0"
         )
 
 
@@ -350,7 +351,8 @@ def _with_own(
     try:
         merged = own_rows(layout, [present.get(number) for number in range(before)], count)
     except ValueError as error:
-        text = f"{topic.name}: what its {before} partitions themselves keep can't be merged into {count}: {error}"
+        kept = f"what its {counted(before, 'partition')} keep besides"
+        text = f"{topic.name}: {kept} can't be merged into {count}: {error}"
         refuse([PlacementError(f"{text}. Publish to a multiple of {before}, where nothing is merged")])
     new = [(number, bytearray(key), bytearray(raw), NEVER) for number, raw in enumerate(merged) if raw is not None]
     own = state.sparkSession.createDataFrame(new, "partition int, key binary, value binary, expires_at_ms bigint")
@@ -404,7 +406,8 @@ def _against_target(target: KafkaSource, count: int, like: Topic) -> Iterator[Re
             "another name"
         )
     if topic.partition_count != count:
-        yield TargetError(f"topic {target.topic} has {topic.partition_count} partitions, not {count}: delete it")
+        partitions = counted(topic.partition_count, "partition")
+        yield TargetError(f"topic {target.topic} has {partitions}, not {count}: delete it")
     if sorted(policy.split(",")) != sorted(wanted.split(",")):
         yield TargetError(f"topic {target.topic} has cleanup.policy={policy}, not {wanted}: delete it")
 
@@ -414,7 +417,7 @@ def _against_state(
 ) -> Iterator[ReplayError]:
     if unknown:
         yield PointError(
-            f"{topic.name}: the state of {unknown} keys at the point is unknown, since they were written again later. "
+            f"{topic.name}: unknown at the point is the state of {counted(unknown, 'key')}, written again later. "
             "An archive that was begun before the point has them (--archive)"
         )
     if is_transformed and layout not in _TRANSFORMED:
@@ -506,6 +509,6 @@ def _require_published(kept: DataFrame, target: KafkaSource) -> None:
         if written.get(number) != stored.get(number):
             counts = [0 if side.get(number) is None else side[number].rows for side in (written, stored)]
             raise ReadError(
-                f"{counts[0]} keys were written to {target.topic} partition {number}, and {counts[1]} are in it, or "
+                f"{counted(counts[0], 'key')} written to {target.topic} partition {number}, and {counts[1]} in it, or "
                 "other values: does another program write to it? Delete the topic, and publish again"
             )

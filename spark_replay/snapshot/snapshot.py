@@ -30,6 +30,7 @@ from spark_replay.sources.folders import open_target
 from spark_replay.sources.kafka import KafkaSource
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import NEW, local_folder
+from stores._core.printable import counted
 from stores._core.record import BEFORE_INPUT, INPUT_PLACE, METADATA_BYTES, SOURCE_PLACE, Position
 from stores._core.replay import NO_METADATA, advance
 from stores._core.snapshot import (
@@ -291,5 +292,5 @@ def _part(
     part = SnapshotPartition(number, advance(position, marks, topic.ends[number]), tuple(tables.get(number, ())))
     expected = sum(row["keys"] for row in found)
     if part.keys != expected:
-        raise ReadError(f"{topic.name} partition {number}: {expected} keys were read and {part.keys} written")
+        raise ReadError(f"{topic.name} partition {number}: {counted(expected, 'key')} read and {part.keys} written")
     return part

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.observation import Observation
 
 from spark_replay.errors import TargetError
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -47,8 +48,8 @@ def require_same(written: Observation, read: Collection[Digest], folder: object)
     require_read_back(rows, sum(digest.rows for digest in read), folder)
     if total != reduce(xor, (digest.hash for digest in read), 0):
         raise TargetError(
-            f"the {rows} rows read back from {folder} aren't the rows that the executors wrote: check the disk, or the "
-            "mount. Nothing was replaced"
+            f"what was read back from {folder}, {counted(rows, 'row')}, isn't what the executors wrote: check the "
+            "disk, or the mount. Nothing was replaced"
         )
 
 
@@ -56,8 +57,8 @@ def require_read_back(written: int, read: int, folder: object) -> None:
     """Check that as many rows can be read back as the executors wrote; `TargetError` if not."""
     if written != read:
         raise TargetError(
-            f"of {written} rows that the executors wrote to {folder}, {read} can be read back: {SHARED}. Nothing was "
-            "replaced"
+            f"of {counted(written, 'row')} that the executors wrote to {folder}, {read} can be read back: {SHARED}. "
+            "Nothing was replaced"
         )
 
 

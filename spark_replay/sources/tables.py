@@ -18,6 +18,7 @@ from spark_replay.jars import package_of
 from spark_replay.session import TABLE_SETTINGS
 from spark_replay.sources.reading import reading
 from spark_replay.sources.staging import local_folder, table_format
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,9 +186,9 @@ class Table:
             count = self.rows().where(F.col("partition") == partition).count()
         if count != keys:
             raise TargetError(
-                f"{count} rows of partition {partition} can be read back from {self.where}, of {keys} by the log: "
-                "another program wrote to it, or driver and executors see different folders. Read the log again "
-                "from its start with --overwrite"
+                f"{counted(count, 'row')} of partition {partition} can be read back from {self.where}, of {keys} by "
+                "the log: another program wrote to it, or driver and executors see different folders. Read the log "
+                "again from its start with --overwrite"
             )
         return newer[:1]
 

@@ -57,5 +57,5 @@ def _escaped(text: str, keep: str, escape: Callable[[str], str]) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """Format a count with its noun: "1 member", "2 members"."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    """Format a count with its noun: "1 member", "2,000 members"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

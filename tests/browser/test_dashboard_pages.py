@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from actors.web.dashboard.actions import Action
 from actors.web.dashboard.pages import HEADERS, MIME_TYPES
 from actors.web.dashboard.plots import draw
 from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import build
+from actors.web.operations import Action
 from tests.browser import statuses
 from tests.browser.visits import PALE, WIDE, Visit, browsers, needs_chromium
 from tests.kafka.helpers import eventually

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from actors._faust.setup import Setup
 from actors.admin.host import definition_of
@@ -54,6 +54,7 @@ class ListParked(Operation):
     """
 
     command: ClassVar[str] = "parked list"
+    is_reading: ClassVar[bool] = True
     actor: str | None = option("Of this actor only.", metavar="NAME")
     limit: int = option("How many keys.", 1_000, least=1)
     after: str | None = option("Continue behind the line with this cursor.", metavar="CURSOR")
@@ -104,6 +105,7 @@ class ShowParked(Operation):
     """
 
     command: ClassVar[str] = "parked show"
+    is_reading: ClassVar[bool] = True
     actor: str
     key: str
     limit: int = option("How many.", 100, least=1)
@@ -170,7 +172,7 @@ class _Resolve(Operation):
 
     actor: str | None = None
     key: str | bytes | None = None
-    what: What | None = option("Only these.")
+    what: Literal["message", "effect"] | None = option("Only these.")
     partition: int | None = option("Only in this partition of the input.")
     error: str = option("With --all: keys whose error has this text.", "", metavar="TEXT")
     since: datetime | None = option("With --all: keys parked then or later, in UTC.")
@@ -251,7 +253,7 @@ class _Resolve(Operation):
                 f"{outcome.line.actor} {outcome.line.shown_key}: {' '.join((outcome.failure or '').split())}"
                 for outcome in failed[:SHOWN_FAILURES]
             ],
-            failure=f"{len(failed)} of {len(outcomes)} keys are still parked" if failed else None,
+            failure=f"still parked: {len(failed)} of {counted(len(outcomes), 'key')}" if failed else None,
         )
 
     def _json(self, outcome: Resolution) -> dict[str, Any]:
@@ -269,7 +271,7 @@ class _Resolve(Operation):
 
 
 def _unix_ms(moment: datetime) -> int:
-    return moment_ms(moment.replace(tzinfo=UTC))
+    return moment_ms(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
 def _entries(entries: Iterable[tuple[What, int]]) -> str:

@@ -1,4 +1,4 @@
-"""Reads parked messages and effects from the committed changelogs of the app's actors."""
+"""Reads parked messages, effects and timers from the committed changelogs of the app's actors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from actors._core.keys import make_place, place_of
+from actors._core.keys import make_place, place_of, split_sized
 from actors._core.outside import MALFORMED
 from actors._core.pages import decode_base64
 from actors._faust.setup import Setup
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from actors.declare.definition import ActorDefinition
     from actors.declare.host import DeclaredApp
 
-What = Literal["message", "effect"]
+What = Literal["message", "effect", "timer"]
 MAX_READERS = 8
 """How many partitions are read at a time; each takes a consumer."""
 PAGE_BYTES = 4 * 1024 * 1024
@@ -45,7 +45,8 @@ PAUSE_RECORDS = 500
 UNREADABLE = "it can't be read: a newer release may have written it"
 UNREADABLE_ID = "(unreadable)"
 NULL_KEY = "(null)"
-LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e"}
+LETTERS: dict[What, bytes] = {"message": b"p", "effect": b"e", "timer": b"n"}
+PARKED: tuple[What, ...] = ("message", "effect")
 Place = tuple[str, What, int, bytes]
 """Actor, kind, partition and key of a line; lists have this order."""
 
@@ -59,10 +60,10 @@ Content = ParkedMessage | EffectRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A parked message or effect, or one that waits behind such, without its content.
+    """A parked message or effect, or one that waits behind such, or a timer, without its content.
 
     Attributes:
-        sequence: its place in the line.
+        sequence: its place in the line; 0 of timers.
         id: what identifies it.
         since_ms: when it was parked, or for an effect when it was last written; Unix milliseconds.
         is_parked: it has an error and isn't tried; else it waits behind another, or an effect will be tried again.
@@ -73,9 +74,10 @@ class Entry:
         is_readable: whether this release can read it.
         written_by: the offset of the first input behind which it was written last, -1 where unknown.
         at: where it is in the changelog.
+        timer: what a timer is beside its id; None of messages and effects.
     """
 
-    sequence: int
+    sequence: int = 0
     id: str
     error: str | None = None
     attempts: int = 0
@@ -88,6 +90,18 @@ class Entry:
     is_readable: bool = True
     written_by: int = -1
     at: int = 0
+    timer: Timer | None = None
+
+
+class Timer(msgspec.Struct, frozen=True, kw_only=True):
+    """A timer without what it sends or calls with: see `actors.runtime.timers.timers`."""
+
+    id: str
+    name: str = ""
+    due_ms: int
+    every_ms: int | None
+    clock: str
+    method: str | None = None
 
 
 class _EffectSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +114,7 @@ class _EffectSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedQueue:
-    """The parked entries of a key and the entries that wait behind them, in order; never empty."""
+    """The parked entries of a key and the entries that wait behind them, in order, or its timers; never empty."""
 
     actor: str
     topic: str
@@ -160,7 +174,7 @@ def shown(raw: bytes) -> str:
 
 
 class ParkedReader:
-    """Reads the changelogs of parked messages and effects. Made by `connect`.
+    """Reads the changelogs of parked messages, effects and timers. Made by `connect`.
 
     Of other keys than the wanted ones nothing is decoded or kept, and contents are read by `contents` only.
     """
@@ -183,7 +197,12 @@ class ParkedReader:
             yield cls(setup, control)
 
     async def page(
-        self, definitions: Iterable[ActorDefinition], *, limit: int, after: str | None = None
+        self,
+        definitions: Iterable[ActorDefinition],
+        *,
+        limit: int,
+        after: str | None = None,
+        kinds: Collection[What] = PARKED,
     ) -> tuple[list[ParkedQueue], bool]:
         """Return the first lines with something parked, up to `limit` and `PAGE_BYTES`, and whether there are more.
 
@@ -191,7 +210,7 @@ class ParkedReader:
             ParkedError: `after` isn't the cursor of a line.
         """
         place = None if after is None else _place(after)
-        sources = sorted(await self._sources(definitions), key=lambda source: source.place)
+        sources = sorted(await self._sources(definitions, kinds), key=lambda source: source.place)
         sources = [source for source in sources if place is None or source.place >= place[:3]]
         queues: list[ParkedQueue] = []
         for start in range(0, len(sources), MAX_READERS):
@@ -204,10 +223,14 @@ class ParkedReader:
         return queues, False
 
     async def lines(
-        self, definitions: Iterable[ActorDefinition], is_wanted: Callable[[bytes], bool] | None = None
+        self,
+        definitions: Iterable[ActorDefinition],
+        is_wanted: Callable[[bytes], bool] | None = None,
+        *,
+        kinds: Collection[What] = PARKED,
     ) -> list[ParkedQueue]:
         """Return the lines of these actors, by actor, kind, partition and key; those of wanted keys only."""
-        sources = await self._sources(definitions)
+        sources = await self._sources(definitions, kinds)
         parts = await asyncio.gather(*(self._read(source, is_wanted) for source in sources))
         return [line for lines in parts for line in lines]
 
@@ -256,11 +279,11 @@ class ParkedReader:
                     contents[sequence] = _content(line, sequence, raw, rows.get)
         return contents
 
-    async def _sources(self, definitions: Iterable[ActorDefinition]) -> list[_Source]:
+    async def _sources(self, definitions: Iterable[ActorDefinition], kinds: Collection[What]) -> list[_Source]:
         wanted = [
             (definition, what, self._changelog(definition, what))
             for definition in definitions
-            for what in kinds_of(definition)
+            for what in kinds_of(definition, kinds)
         ]
         # Asking for the offsets of a topic that doesn't exist could make it, with the wrong settings.
         topics = await self.control.topics(topic for _, _, topic in wanted)
@@ -278,7 +301,7 @@ class ParkedReader:
         async for record in self._records(source):
             if record.key is None or record.key[:1] != letter:
                 continue
-            key, sequence = place_of(record.key)
+            key, rest = split_sized(record.key[1:])
             if is_wanted is not None and not is_wanted(key):
                 continue
             if record.value is None:
@@ -286,10 +309,10 @@ class ParkedReader:
             else:
                 metadata = next((raw for name, raw in record.headers if name == METADATA_HEADER), b"")
                 where = {"at": record.offset, "written_ms": record.timestamp}
-                values[record.key] = entry_of(source.what, sequence, record.value, metadata, **where)
+                values[record.key] = entry_of(source.what, rest, record.value, metadata, **where)
         by_key: dict[bytes, list[Entry]] = {}
-        for place in sorted(values, key=place_of):
-            by_key.setdefault(place_of(place)[0], []).append(values[place])
+        for place in sorted(values, key=lambda raw: split_sized(raw[1:])):
+            by_key.setdefault(split_sized(place[1:])[0], []).append(values[place])
         return [
             ParkedQueue(
                 actor=source.definition.name,
@@ -317,16 +340,20 @@ class ParkedReader:
                         await asyncio.sleep(0)
 
     def _changelog(self, definition: ActorDefinition, what: What) -> str:
-        store = definition.parked if what == "message" else definition.effects
+        store = _store_of(definition, what)
         if store is None:
-            raise AssertionError(f"actor {definition.name} has no {what}s to park")
+            raise AssertionError(f"actor {definition.name} has no {what}s")
         return self._setup.changelog_topic(store.name)
 
 
-def kinds_of(definition: ActorDefinition) -> list[What]:
-    """Return the kinds of entries that an actor may park."""
-    kinds: list[What] = [] if definition.parked is None else ["message"]
-    return kinds if definition.effects is None else [*kinds, "effect"]
+def kinds_of(definition: ActorDefinition, kinds: Collection[What] = PARKED) -> list[What]:
+    """Return those of the kinds of entries that an actor may have."""
+    return [what for what in kinds if _store_of(definition, what) is not None]
+
+
+def _store_of(definition: ActorDefinition, what: What) -> Any:
+    stores = {"message": definition.parked, "effect": definition.effects, "timer": definition.timers}
+    return stores[what]
 
 
 def actor_of(app: DeclaredApp, name: str) -> ActorDefinition:
@@ -352,11 +379,13 @@ def wanted_keys(definition: ActorDefinition, key: str | bytes) -> Callable[[byte
     return lambda found: found in raw_keys or shown(found) == key
 
 
-def chosen(definition: ActorDefinition, lines: Iterable[ParkedQueue], key: str | bytes) -> list[ParkedQueue]:
+def chosen(
+    definition: ActorDefinition, lines: Iterable[ParkedQueue], key: str | bytes, *, nothing: str = "nothing parked"
+) -> list[ParkedQueue]:
     """Return the lines of a key: its bytes, as it is shown, or as what the input's key serializer writes or reads.
 
     Raises:
-        ParkedError: nothing is parked there.
+        ParkedError: there are none, which the text calls `nothing`.
     """
     if isinstance(key, bytes):
         matches = [line for line in lines if line.key == key]
@@ -364,7 +393,8 @@ def chosen(definition: ActorDefinition, lines: Iterable[ParkedQueue], key: str |
     else:
         matches = _chosen(definition, [line for line in lines if line.is_parked], key)
     if not matches:
-        raise ParkedError(f"actor {definition.name} has nothing parked for key {key!r}: see `parked list`")
+        listed = nothing.split()[-1]
+        raise ParkedError(f"actor {definition.name} has {nothing} for key {key!r}: see `{listed} list`")
     return matches
 
 
@@ -388,32 +418,46 @@ def _encoded(definition: ActorDefinition, key: str) -> bytes | None:
         return None
 
 
-def entry_of(what: What, sequence: int, raw: bytes, metadata: bytes, *, at: int = 0, written_ms: int = 0) -> Entry:
+def entry_of(what: What, place: bytes, raw: bytes, metadata: bytes, *, at: int = 0, written_ms: int = 0) -> Entry:
     """Read what is kept of an entry: nothing that refers to its content's bytes.
 
-    `at` and `written_ms` are offset and timestamp of its record in the changelog.
+    `place` is what follows the message key in its own key; `at` and `written_ms` are offset and timestamp of its record
+    in the changelog.
     """
-    about: dict[str, Any] = {"sequence": sequence, "at": at, "written_by": _written_by(metadata, None)}
+    about: dict[str, Any] = {"at": at, "since_ms": written_ms, "size": len(raw)}
+    about["written_by"] = _written_by(metadata, None)
     try:
-        if what == "message":
-            message = summary_of(raw)
-            about["written_by"] = _written_by(metadata, message.home_offset)
-            about |= {"since_ms": message.parked_at_ms, "has_key": message.has_key, "offset": message.offset}
-            about |= {"size": message.size or len(raw), "is_sliced": message.slices > 0}
-            return Entry(id=message.message_id, error=message.error, attempts=message.attempts, **about)
-        effect = msgspec.json.decode(raw, type=_EffectSummary)
-        about["written_by"] = _written_by(metadata, effect.home_offset)
+        return _ENTRIES[what](place, raw, metadata, about)
     except (NewerVersionError, *MALFORMED):
-        return Entry(id=UNREADABLE_ID, error=UNREADABLE, is_readable=False, since_ms=written_ms, **about)
-    return Entry(
-        id=effect.id,
-        error=effect.error,
-        attempts=effect.attempts,
-        is_parked=effect.parked,
-        since_ms=written_ms,
-        size=len(raw),
-        **about,
-    )
+        return Entry(**about, id=UNREADABLE_ID, error=UNREADABLE, is_readable=False)
+
+
+def _message(place: bytes, raw: bytes, metadata: bytes, about: dict[str, Any]) -> Entry:
+    about["sequence"] = int.from_bytes(place)
+    message = summary_of(raw)
+    about["written_by"] = _written_by(metadata, message.home_offset)
+    about |= {"since_ms": message.parked_at_ms, "has_key": message.has_key, "offset": message.offset}
+    about |= {"size": message.size or len(raw), "is_sliced": message.slices > 0}
+    return Entry(id=message.message_id, error=message.error, attempts=message.attempts, **about)
+
+
+def _effect(place: bytes, raw: bytes, metadata: bytes, about: dict[str, Any]) -> Entry:
+    about["sequence"] = int.from_bytes(place)
+    effect = msgspec.json.decode(raw, type=_EffectSummary)
+    about["written_by"] = _written_by(metadata, effect.home_offset)
+    return Entry(id=effect.id, error=effect.error, attempts=effect.attempts, is_parked=effect.parked, **about)
+
+
+def _timer(place: bytes, raw: bytes, metadata: bytes, about: dict[str, Any]) -> Entry:
+    timer = msgspec.structs.replace(msgspec.json.decode(raw, type=Timer), name=place.decode())
+    return Entry(id=timer.id, timer=timer, **about)
+
+
+_ENTRIES: dict[What, Callable[[bytes, bytes, bytes, dict[str, Any]], Entry]] = {
+    "message": _message,
+    "effect": _effect,
+    "timer": _timer,
+}
 
 
 def _content(line: ParkedQueue, sequence: int, raw: bytes, get: Callable[[bytes], bytes | None]) -> Content:

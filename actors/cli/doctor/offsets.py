@@ -92,11 +92,15 @@ async def retention(at: Brokers) -> AsyncIterator[Result]:
         yield Result(
             "retention",
             Level.WARNING,
-            f"{', '.join(sorted(longer))} keep records for up to {max(longer.values()) / _DAY_MS:g} days, and the "
-            f"brokers delete the group's offsets {offsets_ms / _DAY_MS:g} days after the last worker stopped "
+            f"{', '.join(sorted(longer))} keep records for up to {_days(max(longer.values()))}, and the "
+            f"brokers delete the group's offsets {_days(offsets_ms)} after the last worker stopped "
             f"({_OFFSETS_KEPT}={settings[_OFFSETS_KEPT]}): workers would refuse to start without an operator's choice",
             f"Set {_OFFSETS_KEPT}={max(longer.values()) // 60_000} on the brokers",
         )
+
+
+def _days(span_ms: int) -> str:
+    return f"{span_ms / _DAY_MS:g} day{'s' * (span_ms != _DAY_MS)}"
 
 
 async def _inputs(at: Brokers) -> dict[str, TopicInfo]:

@@ -123,7 +123,8 @@ class Supervisor:
         """Run the processes until a signal comes; return the exit code."""
         self._stopping = signalled(signal.SIGTERM, signal.SIGINT)
         replacing = asyncio.create_task(self._replace_on(signalled(signal.SIGHUP)))
-        self._say(f"supervisor {os.getpid()}: {self._count} processes; SIGHUP replaces them one after the other")
+        count = f"{self._count} process{'es' * (self._count > 1)}"
+        self._say(f"supervisor {os.getpid()}: {count}; SIGHUP replaces them one after the other")
         keeping = [asyncio.create_task(self._keep(index)) for index in range(self._count)]
         try:
             stopping = asyncio.create_task(self._stopping.wait())

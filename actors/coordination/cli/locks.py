@@ -170,7 +170,7 @@ def _lines(one: Found) -> Iterable[str]:
         yield f"  member  {printable(member.name)}, left {left(member.expires_ms, now_ms)}{_shown_data(member.data)}"
     if "barrier" in one.uses:
         expected = f"{len(barrier.waiting)} of {barrier.parties} wait, " if barrier.waiting else ""
-        yield f"barrier   {expected}opened {barrier.generation} times"
+        yield f"barrier   {expected}opened {counted(barrier.generation, 'time')}"
     for party in barrier.waiting:
         yield f"  party   {printable(party.name)}, left {left(party.deadline_ms, now_ms)}"
     yield f"watchers  {len(found.watchers)}"

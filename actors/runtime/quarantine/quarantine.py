@@ -93,6 +93,13 @@ class ParkedEffects(Protocol):
         """Forget the parked one of a key, or the one with that id; return how many there were."""
 
 
+class DroppedTimers(Protocol):
+    """Timers that an operator may drop: `actors.runtime.timers`."""
+
+    def drop(self, state: TaskState, raw_key: bytes, id: str | None, /) -> int:
+        """Drop the timer of a key that has this id; return how many there were."""
+
+
 class MessageHandling(Protocol):
     """The part of `actors.runtime.task.handling.Handling` with which a retry handles a parked message."""
 
@@ -119,7 +126,7 @@ class MessageHandling(Protocol):
 class Parked:
     """The parked messages of a partition, from a takeover to the next; made with what is committed.
 
-    `effects` are the actor's, which are controlled by the same records; `meters` count refused commands.
+    `effects` and `timers` are the actor's, which are controlled by the same records; `meters` count refused commands.
     """
 
     def __init__(
@@ -127,10 +134,12 @@ class Parked:
         spec: ActorSpec,
         state: TaskState,
         effects: ParkedEffects | None = None,
+        timers: DroppedTimers | None = None,
         meters: TaskMeters | None = None,
     ) -> None:
         self._spec = spec
         self._effects = effects
+        self._timers = timers
         self._meters = meters
         self._commands = spec.commands
         self._topics = frozenset(spec.topics)
@@ -290,15 +299,17 @@ class Parked:
         key = record.key or b""
         if command.what == "effect":
             count = self._control_effects(state, key, command)
+        elif command.what == "timer":
+            count = None if self._timers is None else self._timers.drop(state, key, command.id)
         elif self._store is None:
             count = None
         elif command.command == "retry":
             count = await self._retry(state, self._store, line_key_of(key), command, handling)
         else:
             count = await self._drop(state.overlays[self._store], line_key_of(key), command)
-        where = f"{state.source} offset {record.offset}: {command.command} parked {command.what}s of {show_bytes(key)}"
+        where = f"{state.source} offset {record.offset}: {command.command} {command.what}s of {show_bytes(key)}"
         if count is None:
-            logger.warning("%s is skipped: actor %s parks none", where, state.actor)
+            logger.warning("%s is skipped: actor %s has none", where, state.actor)
         else:
             logger.info("%s: %d are done with", where, count)
 

@@ -207,4 +207,4 @@ def _equip(context: TaskContext, parts: TaskParts, timestamps: Timestamps) -> No
         tools.order = parts.order = order = TimeOrder(spec.order, state, spec.topics, timestamps=timestamps)
         parts.punctuators.append(order)
     if spec.obeys_commands:
-        parts.parked = Parked(spec, state, effects=effects, meters=context.meters)
+        parts.parked = Parked(spec, state, effects=effects, timers=parts.timers, meters=context.meters)

@@ -52,6 +52,8 @@ LONGEST_NAME_BYTES = 250
 ClockName: TypeAlias = Literal["wall", "stream"]
 
 _ENTRY = b"n"
+_BEHIND_NAMES = b"\xff"
+"""Behind every text in UTF-8."""
 _STREAM_TIME = b"t"
 _WENT_BY = b"\x01"
 _WORD = 8
@@ -219,6 +221,17 @@ class Timers:
         if held is not None:
             self._unlist(state, address, held)
         return state.overlays[self._store].delete(_ENTRY + address)
+
+    def drop(self, state: TaskState, raw_key: bytes, id: str | None) -> int:
+        """Drop the timer of a key that has this id, whatever its next time; return how many there were."""
+        overlay, start = state.overlays[self._store], _ENTRY + sized(raw_key)
+        for key, raw in overlay.items(start, start + _BEHIND_NAMES):
+            entry = _decoded(raw)
+            if entry is not None and entry.id == id:
+                self._unlist(state, key[len(_ENTRY) :], entry)
+                overlay.delete(key)
+                return 1
+        return 0
 
     def due(self, ctx: Context, name: str) -> datetime | None:
         """Return when a timer is due as `Context.scheduled` does."""

@@ -58,12 +58,10 @@ class Callers:
         """
         given = request.headers.getall(hdrs.AUTHORIZATION, [])
         if given:
-            is_hop, password = HOP in request.headers, _password(given)
+            is_hop = HOP in request.headers
             if is_hop and given[0].startswith(f"{SCHEME} "):
                 return self._by_signature(request, given)
-            if password is None:
-                return self._by_token(given, is_hop=is_hop)
-            return self._by_password(password, is_hop=is_hop)
+            return self._by_token(given, is_hop=is_hop)
         certified = self._by_certificate(request)
         if certified is None:
             return self._by_address(request)
@@ -74,12 +72,20 @@ class Callers:
 
     def _by_token(self, given: list[str], *, is_hop: bool) -> Caller:
         scheme, _, secret = given[0].partition(" ")
-        if len(given) == 1 and scheme.lower() == "bearer":
-            token = self._tokens.find(secret.strip())
-            if token is not None:
-                level = Level.READ if is_hop else token.level
-                return Caller(token.name, level, is_known=True, sends_itself=False)
-        raise unauthorized("the token isn't one that this worker takes", wrong=True)
+        kind, secret = scheme.lower() if len(given) == 1 else "", secret.strip()
+        is_password = kind == "basic"
+        secret = _password(secret) if is_password else secret if kind == "bearer" else ""
+        token = self._tokens.find(secret)
+        if token is None:
+            what = "password isn't a token" if is_password else "token isn't one"
+            raise unauthorized(f"the {what} that this worker takes", wrong=True)
+        return Caller(
+            f"login with {token.name}" if is_password else token.name,
+            Level.READ if is_hop else token.level,
+            is_known=True,
+            sends_itself=is_password,
+            is_browser=is_password,
+        )
 
     def _by_signature(self, request: web.Request, given: list[str]) -> Caller:
         asked = SignedRequest(request.method, self._address, request.raw_path, request.headers.get(PARTITIONS, ""))
@@ -89,13 +95,6 @@ class Callers:
         except ValueError as error:
             raise unauthorized(str(error), wrong=True) from None
         return Caller("another worker", Level.READ, is_known=True, is_worker=True, sends_itself=False)
-
-    def _by_password(self, password: str, *, is_hop: bool) -> Caller:
-        token = self._tokens.find(password)
-        if token is None:
-            raise unauthorized("the password isn't a token that this worker takes", wrong=True)
-        level = Level.READ if is_hop else token.level
-        return Caller(f"login with {token.name}", level, is_known=True, is_browser=True)
 
     def _by_certificate(self, request: web.Request) -> Caller | None:
         certificate = request.get_extra_info("peercert")
@@ -114,24 +113,16 @@ class Callers:
 
     def refusal(self, request: web.Request, caller: Caller, needed: Level) -> Problem:
         """Return the error for a caller whose level is too low."""
-        if caller.is_known and needed == Level.WRITE:
-            return Problem(
-                403,
-                "forbidden",
-                "This isn't allowed to everybody",
-                f"it sends a message, and {caller.name} may read only: use one of write_tokens",
-            )
         if caller.is_known:
-            return Problem(
-                403,
-                "forbidden",
-                "This isn't allowed to everybody",
-                f"it takes an administrator, and {caller.name} may read only: use one of admin_tokens, or a "
-                "certificate of admin_certificates",
-            )
-        if self._is_guarded:
+            what, tokens = "takes an administrator", "admin_tokens, or a certificate of admin_certificates"
+            if needed == Level.WRITE:
+                what, tokens = "sends a message", "write_tokens"
+            detail = f"it {what}, and {caller.name} may read only: use one of {tokens}"
+        elif self._is_guarded:
             return unauthorized("send one of the worker's tokens as 'Authorization: Bearer TOKEN', or a certificate")
-        if self._is_local and not self._is_unprotected:
+        elif self._is_unprotected:
+            detail = "queries_unprotected=True lets everybody read and nobody administer: set admin_tokens"
+        elif self._is_local:
             return Problem(
                 403,
                 "foreign-host",
@@ -139,14 +130,9 @@ class Callers:
                 f"Host is {request.host!r} or a proxy passed it on, and queries are for this machine: ask localhost, "
                 "set query_tokens, or set queries_unprotected=True",
             )
-        return Problem(
-            403,
-            "forbidden",
-            "This isn't allowed to everybody",
-            "queries_unprotected=True lets everybody read and nobody administer: set admin_tokens"
-            if self._is_unprotected
-            else "no setting says who may: set query_tokens, admin_tokens or web_client_ca",
-        )
+        else:
+            detail = "no setting says who may: set query_tokens, admin_tokens or web_client_ca"
+        return Problem(403, "forbidden", "This isn't allowed to everybody", detail)
 
 
 async def check_body(request: web.Request) -> None:
@@ -206,14 +192,11 @@ def unauthorized(detail: str, *, wrong: bool = False) -> Problem:
     return Problem(401, "unauthorized", "The caller is unknown", detail, headers=headers)
 
 
-def _password(given: list[str]) -> str | None:
-    """Return the password of HTTP Basic (RFC 7617); None for another scheme, "" if it can't be decoded."""
-    scheme, _, credentials = given[0].partition(" ")
-    if len(given) > 1 or scheme.lower() != "basic":
-        return None
+def _password(credentials: str) -> str:
+    """Return the password of HTTP Basic (RFC 7617), "" if it can't be decoded."""
     try:
         # The user name is ignored.
-        return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
+        return base64.b64decode(credentials, validate=True).decode().partition(":")[2]
     except ValueError:
         return ""
 

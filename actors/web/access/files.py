@@ -18,7 +18,7 @@ from actors._core.logs import escaping
 from actors._faust.settings.secrets import worker_keys
 from actors.errors import ConfigurationError
 from actors.runtime.cancellation import end
-from actors.web.access.tls import Hops, OwnContext, reload_client, reload_server, tls_files
+from actors.web.access.tls import Hops, OwnContext, reload_tls, tls_files
 
 logger = escaping(logging.getLogger(__name__))
 
@@ -77,9 +77,9 @@ class AccessFiles:
         # Tokens first: a broken certificate must not keep a revoked token in use.
         self._app.secrets.read()
         if isinstance(context, OwnContext):
-            reload_server(context, options)
+            reload_tls(context, options)
         if self._hops is not None and isinstance(self._hops.tls, ssl.SSLContext):
-            reload_client(self._hops.tls, options)
+            reload_tls(self._hops.tls, options)
 
     def _stamps(self) -> list[Stamp]:
         return [_stamp_of(file) for file in self._files]

@@ -140,32 +140,28 @@ def serve_tls(app: Any) -> None:
 
 
 def _fill(context: ssl.SSLContext, options: ActorOptions) -> None:
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A client could have it do the handshake's work again and again.
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    _load(options, "web_certificate", lambda: _load_certificate(context, options))
-    if options.web_client_ca is not None:
-        _load(options, "web_client_ca", lambda: context.load_verify_locations(options.web_client_ca))
-        context.verify_mode = ssl.CERT_OPTIONAL
+    """Load the files of our settings into a context, of the web server or of its clients."""
+    is_server = context.protocol == ssl.PROTOCOL_TLS_SERVER
+    name = "web_ca" if options.web_ca is not None and not is_server else "web_client_ca"
+    authority = getattr(options, name)
+    if options.web_certificate is not None:
+        _load(options, "web_certificate", lambda: _load_certificate(context, options))
+    if authority is not None:
+        _load(options, name, lambda: context.load_verify_locations(authority))
+    if is_server:
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # A client could have it do the handshake's work again and again.
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.verify_mode = ssl.CERT_NONE if authority is None else ssl.CERT_OPTIONAL
 
 
 def client_context(options: ActorOptions) -> ssl.SSLContext | None:
     """Return the TLS context for requests to other workers, None if no setting asks for one."""
-    authority = options.web_ca or options.web_client_ca
-    if authority is None and options.web_certificate is None:
+    if not (options.web_ca or options.web_client_ca or options.web_certificate):
         return None
     context = ssl.create_default_context()
-    _fill_client(context, options)
+    _fill(context, options)
     return context
-
-
-def _fill_client(context: ssl.SSLContext, options: ActorOptions) -> None:
-    authority = options.web_ca or options.web_client_ca
-    if authority is not None:
-        name = "web_ca" if options.web_ca is not None else "web_client_ca"
-        _load(options, name, lambda: context.load_verify_locations(authority))
-    if options.web_certificate is not None:
-        _load(options, "web_certificate", lambda: _load_certificate(context, options))
 
 
 def tls_files(options: ActorOptions) -> list[Path]:
@@ -174,22 +170,16 @@ def tls_files(options: ActorOptions) -> list[Path]:
     return [Path(name) for name in named if name is not None]
 
 
-def reload_server(context: ssl.SSLContext, options: ActorOptions) -> None:
-    """Load changed files into the web server's context, for new connections.
+def reload_tls(context: ssl.SSLContext, options: ActorOptions) -> None:
+    """Load changed files into a context, for new connections.
 
     OpenSSL can't take an authority out of a context: one that was removed is trusted until the worker restarts.
 
     Raises:
         ConfigurationError: a file can't be used; the context is unchanged.
     """
-    _fill(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), options)
+    _fill(ssl.SSLContext(context.protocol), options)
     _fill(context, options)
-
-
-def reload_client(context: ssl.SSLContext, options: ActorOptions) -> None:
-    """Load changed files into the context with which this worker asks others; else as `reload_server`."""
-    _fill_client(ssl.create_default_context(), options)
-    _fill_client(context, options)
 
 
 def _load_certificate(context: ssl.SSLContext, options: ActorOptions) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import binascii
 from base64 import b64decode
 from dataclasses import replace
@@ -22,12 +21,12 @@ from actors.admin.pausing import PauseActor, ResumeActor
 from actors.declare.definition import ActorDefinition
 from actors.errors import BrokerUnavailableError, ConfigurationError
 from actors.web.access import Level, caller_of, protect
-from actors.web.dashboard.actions import Actions
 from actors.web.dashboard.group import Group, Report
 from actors.web.dashboard.plots import Plots
 from actors.web.dashboard.rendering import Pages
 from actors.web.dashboard.view import MAX_ROWS, build
 from actors.web.dashboard.waiting import Looker
+from actors.web.operations import Actions, setup_of
 from actors.web.problems import JSON_HEADERS, NO_STORE, Handler, Problem, bad_request, not_ready
 from actors.web.queries.service import service_of
 
@@ -37,8 +36,6 @@ LIVE = "Actors-Live"
 MAX_TEXT_CHARS = 1_000
 MAX_KEY_BYTES = 4_096
 """Longer keys are counted and not shown: they don't fit into the URL of their page."""
-MAX_READERS = 2
-"""How many pages of one key are made at a time: each reads the whole changelog of what is parked in a partition."""
 HEADERS = {
     **NO_STORE,
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -64,9 +61,8 @@ class Dashboard:
         self._pages = Pages()
         self._looker = Looker(app)
         self._group = Group(str(app.conf.id), self._own_report)
-        self._actions = Actions()
+        self._actions: Actions = app.extensions["web"].actions
         self._plots = Plots()
-        self._reading = asyncio.Semaphore(MAX_READERS)
 
     def application(self) -> web.Application:
         """Return the part of the web server that is mounted under `/dashboard`."""
@@ -123,16 +119,8 @@ class Dashboard:
     async def parked(self, request: web.Request) -> web.StreamResponse:
         """Show what waits of one key, with what can be done about it."""
         definition, what, partition, key = self._place(request.query)
-        if self._reading.locked():
-            raise Problem(
-                503,
-                "busy",
-                "Too many look at what is parked",
-                f"{MAX_READERS} pages of it are being made: ask again later",
-                retry_after_ms=1000,
-            )
         try:
-            async with self._reading, ParkedReader.connect(self._setup()) as reader:
+            async with self._actions.reading(), ParkedReader.connect(setup_of(self._app)) as reader:
                 line = await reader.line(definition, what, partition, key)
                 page = () if line is None else line.entries[:MAX_ROWS]
                 contents = {} if line is None else await reader.contents(definition, line, page)
@@ -161,25 +149,18 @@ class Dashboard:
             choice = {"entry_id": form["id"]} if verb == "drop" else {"is_all": True}
             operation = DropParked(**place, **choice)
         text = f"{_VERBS[verb]} {what}s of key {shown(key)} in {definition.name}, partition {partition}"
-        self._actions.start(self._setup(), operation, text, caller_of(request).name)
+        self._actions.start(setup_of(self._app), operation, text, caller_of(request).name)
         back = URL(f"{PREFIX}/actor").with_query(name=definition.name)
         raise web.HTTPSeeOther(f"{back if form.get('back') == 'actor' else PREFIX}#actions", headers=NO_STORE)
 
     async def pause(self, request: web.Request) -> web.StreamResponse:
-        """Pause or resume an actor, or one partition of it; then show its page, or answer in JSON if asked to."""
+        """Pause or resume an actor, or one partition of it; then show its page."""
         form, verb = _form(await request.read()), request.match_info["verb"]
         name, number = service_of(self._app).actor(form.get("actor", "")).name, form.get("partition", "")
         where = f"{name}:{_number(number)}" if number else name
         operation = PauseActor(where=where) if verb == "pause" else ResumeActor(where=where)
         text = f"{verb.capitalize()} {name}, {f'partition {number}' if number else 'all partitions'}"
-        try:
-            answer = await self._actions.run(self._setup(), operation, text, caller_of(request).name)
-        except BrokerUnavailableError as error:
-            raise not_ready(str(error)) from error
-        except ConfigurationError as error:
-            raise bad_request("bad-parameter", str(error)) from error
-        if "application/json" in request.headers.get("Accept", ""):
-            return web.Response(body=msgspec.json.encode(answer.content), headers=JSON_HEADERS)
+        await self._actions.run(setup_of(self._app), operation, text, caller_of(request).name)
         back = URL(f"{PREFIX}/actor").with_query(name=name)
         raise web.HTTPSeeOther(str(back), headers=NO_STORE)
 
@@ -239,12 +220,6 @@ class Dashboard:
         except (binascii.Error, ValueError):
             raise bad_request("bad-parameter", "key is a key's bytes in base64, with - and _") from None
         return definition, kinds[0], partition, key
-
-    def _setup(self) -> Any:
-        setup = self._app.actor_service.setup
-        if setup is None:
-            raise not_ready("this worker is starting")
-        return setup
 
 
 def mount(app: App, web_app: web.Application) -> None:

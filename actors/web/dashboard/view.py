@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from actors._core.task.lifecycle import State
 from actors.runtime.meters import RestoreMeter
@@ -15,6 +15,7 @@ from actors.runtime.observe.status import InputStatus, TaskStatus, WindowStatus,
 from actors.runtime.replicas.standbys import StandbyState
 from actors.web.dashboard.group import ClusterStatus, Pace, Seen, TaskKey
 from actors.web.dashboard.waiting import ParkedLine
+from actors.web.operations import Tone
 from actors.web.panels import HeldLock
 from stores._core.printable import moment
 
@@ -25,7 +26,6 @@ MAX_REASONS = 10
 """How many partitions that stand still are told one by one."""
 
 Number = TypeVar("Number", int, float)
-Tone = Literal["good", "busy", "warn", "bad"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from actors._core.keys import line_bounds, place_of
+from actors._core.keys import line_bounds, split_sized
 from actors._faust.app import App
 from actors.admin.parked.reader import LETTERS, Entry, What, entry_of
 from actors.runtime.message.store import Store
@@ -207,12 +207,12 @@ async def _lines(looked: _Look, store: PartitionStore, what: What) -> AsyncItera
         first = next(iter(store.scan(start, end)), None)
         if first is None:
             return
-        key, sequence = place_of(first[0])
+        key, place = split_sized(first[0][len(letter) :])
         _, start = line_bounds(letter, key)
         waiting = 0
         async for _ in looked.upto(MOST_IN_LINE, store.scan(first[0], start)):
             waiting += 1
-        yield key, entry_of(what, sequence, first[1][METADATA_BYTES:], first[1]), waiting
+        yield key, entry_of(what, place, first[1][METADATA_BYTES:], first[1]), waiting
     looked.is_cut |= next(iter(store.scan(start, end)), None) is not None
 
 

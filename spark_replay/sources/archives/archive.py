@@ -18,6 +18,7 @@ from spark_replay.sources.base import RECORDS, Source, first_since
 from spark_replay.sources.brokers.topic import Topic
 from spark_replay.sources.folders import Folder
 from spark_replay.sources.reading import reading, with_limit
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -97,12 +98,10 @@ class ArchiveSource(Source):
         """Return a warning if there are files that no entry of the manifest names, and none will."""
         manifest, folder = self.described, Folder(self.spark, self.where)
         left = sorted(manifest.unnamed(folder.files(FILES)))
-        names = ", ".join(left[:TOLD_FILES])
-        return (
-            (f"{len(left)} files of the archive {folder} aren't in its manifest and don't count: {names}",)
-            if left
-            else ()
-        )
+        if not left:
+            return ()
+        files, names = counted(len(left), "file"), ", ".join(left[:TOLD_FILES])
+        return (f"not counted: {files} of the archive {folder} that its manifest doesn't name: {names}",)
 
     def offsets_at(self, topic: Topic, timestamp_ms: int) -> tuple[int, ...]:
         """Look through the first file of each partition that has a record so late."""

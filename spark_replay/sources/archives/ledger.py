@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from functools import reduce
 
 from spark_replay.sources.brokers.topic import Retention, Span, Topic
+from stores._core.printable import counted
 
 _LONGEST = 1000
 _CLOCK_MARGIN_MS = 300_000
@@ -112,7 +113,8 @@ class Ledger:
                 what = "a hole" if end < start else "an overlap"
                 raise ValueError(f"{self.topic} partition {number} has {what} between the offsets {end} and {start}")
         if len(later.starts) < len(self.starts):
-            raise ValueError(f"{self.topic} has {len(later.starts)} partitions, and had {len(self.starts)} before")
+            partitions = counted(len(later.starts), "partition")
+            raise ValueError(f"{self.topic} has {partitions}, and had {len(self.starts)} before")
         starts = (*self.starts, *later.starts[len(self.starts) :])
         before = (*self.spans, *(() for _ in starts[len(self.spans) :]))
         spans = tuple(reduce(_grown, new, old) for old, new in zip(before, later.spans, strict=True))

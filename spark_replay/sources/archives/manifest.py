@@ -21,6 +21,7 @@ from spark_replay.errors import ArchiveError
 from spark_replay.sources.archives.ledger import Ledger
 from spark_replay.sources.folders import Folder
 from stores._core.outside import MISSHAPEN
+from stores._core.printable import counted
 
 MANIFEST = "_manifest"
 FILES = "data"
@@ -133,7 +134,7 @@ class Manifest:
                 or not own.starts[file.partition] <= file.first <= file.last < own.ends[file.partition]
                 or not 0 < file.records <= file.last - file.first + 1
             ):
-                raise ValueError(f"{file} with {file.records} records isn't in the offsets of the archive")
+                raise ValueError(f"{file} with {counted(file.records, 'record')} isn't in the offsets of the archive")
             is_same = before is not None and (before.topic, before.partition) == (file.topic, file.partition)
             if before is not None and is_same and file.first <= before.last:
                 raise ValueError(f"{before} and {file} overlap: both have offset {file.first}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from spark_replay.errors import ReadError
 from spark_replay.session import java_reason
 from spark_replay.sources.brokers.topic import Topic, java_list, java_map
+from stores._core.printable import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,8 +102,9 @@ def _poll(jvm: Any, consumer: Any, places: Mapping[int, Any], topic: Topic) -> t
         if len(ends) < len(places) and (count > _MOST_RECORDS or time.monotonic() > deadline_s):
             left = min(places.keys() - ends.keys())
             raise ReadError(
-                f"{topic.name} partition {left}: its end wasn't reached in {_DEADLINE_S:.0f} s and {count:,} records: "
-                "it is written to faster than it is read, or its brokers don't answer; try again when less is written"
+                f"{topic.name} partition {left}: its end wasn't reached in {_DEADLINE_S:.0f} s and "
+                f"{counted(count, 'record')}: it is written to faster than it is read, or its brokers don't answer; "
+                "try again when less is written"
             )
     return polled, ends
 

@@ -19,6 +19,7 @@ from tests.kafka.runtime.test_exactly_once import MODULE, PARTITIONS, all_echoed
 
 NOBODY_LISTENS = "127.0.0.1:1"
 PAGE = {"Accept": "application/json"}
+JSON = {"Content-Type": "application/json"}
 
 
 class Group:
@@ -127,10 +128,11 @@ async def test_a_pause_outlives_a_kill_and_a_takeover_and_nothing_is_lost(
 
     status, said = await group.http("POST", "/dashboard/resume", {"actor": "count"}, Origin="http://evil.example")
     assert status == 403
-    status, said = await group.http("POST", "/dashboard/resume", {"actor": "count", "partition": "7"})
+    status, said = await group.http("POST", "/operations/resume", b'{"where": "count:7"}', **JSON)
     assert (status, said["detail"]) == (400, f"actor count has no partition 7: its input {name}-in has 2, from 0 to 1")
-    status, said = await group.http("POST", "/dashboard/resume", {"actor": "count"})
-    assert (status, said) == (200, {"actor": "count", "partition": None, "partitions": 2, "is_paused": False})
+    status, said = await group.http("POST", "/operations/resume", b'{"where": "count"}', **JSON)
+    content = {"actor": "count", "partition": None, "partitions": 2, "is_paused": False}
+    assert (status, said["content"]) == (200, content)
     await all_echoed(brokers, name, sent, second, third)
     await eventually(lambda: group.are("running", 2), what=group.states)
     records_written = await read_all(brokers, f"{name}-actors-owners")

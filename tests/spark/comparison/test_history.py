@@ -117,7 +117,7 @@ def test_a_key_that_is_unknown_and_few_of_many(spark: SparkSession, brokers: str
     assert f"Error: topic {log.topic} has no record of the key nobody" in result.stderr
     found = json.loads(run("a", *rest, "--limit", 2, "--json").stdout)
     assert ([event["value"] for event in found["events"]], found["records"]) == (["3", "4"], 5)
-    assert found["notes"] == [f"3 older records of {log.topic} aren't shown: raise --limit"]
+    assert found["notes"] == [f"not shown: 3 older records of {log.topic}. Raise --limit"]
 
 
 @pytest.mark.parametrize("raw", [b"a", "grün".encode(), b"\x00\xff", b""])

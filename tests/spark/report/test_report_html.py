@@ -91,7 +91,7 @@ def test_page_of_a_validation_without_mismatches():
 def test_page_names_causes_and_what_to_do():
     causes = {"stale_owner": 2, "never_committed": 5}
     parsed = inert(render_report(make_report(12, causes=causes, findings=True), made=MADE))
-    assert "7 mismatches, 12,066 keys are equal; 7 records that break a rule of the log" in parsed.words
+    assert "7 mismatches, 12,066 keys are equal; a rule of the log is broken by 7 records" in parsed.words
     assert f"Begin with never_committed. {CAUSES['never_committed'].advice}" in parsed.words
     for cause in causes:
         assert f"{CAUSES[cause].meaning} {CAUSES[cause].advice}" in parsed.words

@@ -88,7 +88,7 @@ def test_the_first_one_or_one_by_id_or_all_are_dropped(shop: Shop) -> None:
 
 def test_many_keys_are_resolved_at_once(shop: Shop) -> None:
     failed = shop.run(RetryParked(is_all=True))
-    assert (failed.failure, len(failed.remarks)) == ("2 of 2 keys are still parked", 2)
+    assert (failed.failure, len(failed.remarks)) == ("still parked: 2 of 2 keys", 2)
     assert shop.run(DropParked(is_all=True, error="bad 3")).lines == ["dropped: 1 message of 1 key"]
     shop.world.is_mended = True
     assert shop.run(RetryParked(is_all=True, partition=0)).lines == ["handled: 2 messages of 1 key"]

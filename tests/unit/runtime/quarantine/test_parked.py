@@ -295,7 +295,7 @@ def test_commands_in_one_commit_with_what_they_are_about():
         (b"", "can't be read"),
         (b'{"actor":"work","what":"message","command":"burn"}', "can't be read"),
         (b'{"actor":"other","what":"message","command":"drop"}', "for actor 'other'"),
-        (b'{"actor":"work","what":"effect","command":"drop"}', "parks none"),
+        (b'{"actor":"work","what":"effect","command":"drop"}', "has none"),
     ],
 )
 def test_a_control_record_that_is_wrong_is_skipped_with_a_warning(

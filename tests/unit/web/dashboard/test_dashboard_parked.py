@@ -16,6 +16,7 @@ from actors import App, Context
 from actors.admin.operation import Answer, Caller
 from actors.admin.parked.operations import DropParked, RetryParked
 from actors.admin.parked.reader import Entry, ParkedQueue, ParkedReader
+from actors.web import operations
 from actors.web.dashboard import pages
 from tests.unit.web.web_part import ADMIN, TOKENS, bearer, password
 
@@ -54,7 +55,7 @@ async def test_few_pages_read_the_changelog_at_a_time(monkeypatch: pytest.Monkey
     async with TestClient(TestServer(web_app)) as client, asyncio.timeout(20):
         waiting = [asyncio.create_task(client.get(PATH)) for _ in range(5)]
         done: set[asyncio.Task[Any]] = set()
-        while len(done) < len(waiting) - pages.MAX_READERS:
+        while len(done) < len(waiting) - operations.MAX_READERS:
             pending = [one for one in waiting if not one.done()]
             await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             done = {one for one in waiting if one.done()}
@@ -62,10 +63,10 @@ async def test_few_pages_read_the_changelog_at_a_time(monkeypatch: pytest.Monkey
             assert task.result().status == 503
             assert task.result().headers["Retry-After"] == "1"
             assert (await task.result().json())["type"] == "urn:faust-actors:problem:busy"
-        assert changelog.readers == pages.MAX_READERS
+        assert changelog.readers == operations.MAX_READERS
         changelog.may_end.set()
         replies = await asyncio.gather(*waiting)
-        assert sorted(reply.status for reply in replies) == [404] * pages.MAX_READERS + [503] * 3
+        assert sorted(reply.status for reply in replies) == [404] * operations.MAX_READERS + [503] * 3
         assert (await client.get(PATH)).status == 404
 
 

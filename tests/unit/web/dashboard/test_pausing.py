@@ -16,6 +16,7 @@ from actors import App, Context
 from actors._faust.setup import Setup
 from actors.admin import pausing
 from actors.errors import BrokerUnavailableError, ConfigurationError
+from actors.web import operations
 from actors.web.dashboard import pages
 from actors.web.dashboard.group import ClusterStatus
 from actors.web.dashboard.rendering import Pages
@@ -103,6 +104,7 @@ class World:
         monkeypatch.setattr(pausing, "write_pause", write)
         self.web_app = web.Application()
         pages.mount(app, self.web_app)
+        operations.mount(app, self.web_app, app.extensions["web"].actions)
 
     def _actor(self, name: str) -> Any:
         if name != "talk":
@@ -116,9 +118,12 @@ async def test_an_administrator_pauses_and_resumes(monkeypatch: pytest.MonkeyPat
         own = {"Origin": str(client.make_url("")).rstrip("/"), **password(ADMIN)}
         reply = await client.post("/dashboard/pause", data={"actor": "talk"}, headers=own, allow_redirects=False)
         assert (reply.status, reply.headers["Location"]) == (303, "/dashboard/actor?name=talk")
-        program = {**bearer(ADMIN), "Accept": "application/json"}
-        reply = await client.post("/dashboard/resume", data={"actor": "talk", "partition": "3"}, headers=program)
-        assert await reply.json() == {"actor": "talk", "partition": 3, "partitions": 1, "is_paused": False}
+        reply = await client.post("/operations/resume", json={"where": "talk:3"}, headers=bearer(ADMIN))
+        answer = await reply.json()
+        assert answer["content"] == {"actor": "talk", "partition": 3, "partitions": 1, "is_paused": False}
+        assert "actor talk, partition 3: resumed. Workers go on" in answer["lines"][-1]
+    recent = world.app.extensions["web"].actions.recent
+    assert [action.text for action in recent] == ['resume {"where": "talk:3"}', "Pause talk, all partitions"]
     assert [told[:3] for told in world.told] == [("talk", None, True), ("talk", 3, False)]
     assert all(told[3].endswith("admin token 1") for told in world.told)
 
