@@ -1,6 +1,6 @@
 """Event time through partitions and hops doesn't depend on when a record is read.
 
-`SEED=n` replays one seed with its trace, `SIM_SEEDS=n` runs a quarter of so many of each kind.
+`SEED=n` replays one seed with its trace, `SIM_SEEDS=n` runs an eighth of so many of each kind.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests.unit.core import test_feed_times as schedules
 from tests.unit.runtime.inputs import test_bad_times as bad_times
 from tests.unit.runtime.inputs import test_feeds as feeds
 
-SEEDS = max(int(os.environ.get("SIM_SEEDS", "20")) // 4, 2)
-FEATURE_SEEDS = max(int(os.environ.get("SIM_SEEDS", "20")) // 10, 2)
+SEEDS = max(int(os.environ.get("SIM_SEEDS", "20")) // 8, 2)
+FEATURE_SEEDS = max(int(os.environ.get("SIM_SEEDS", "20")) // 20, 1)
 REPLAYED = os.environ.get("SEED")
 NO_FAULTS: tuple[str, ...] = ()
 GROWTH = ("grow", "slow_actor")
