@@ -86,7 +86,7 @@ PLANTED = [
     (damages.remember_partition_counts, GROWTH, 1, "first stage", ""),
     (damages.renew_a_waiting_time_alone, ("slow_actor",), 16, "late", ""),
     (damages.believe_at_once, None, 302, "late", ""),
-    (damages.follow_at_once, None, 304, "late", ""),
+    (damages.follow_at_once, None, 63, "late", ""),
     (damages.follow_the_last_look, NO_FAULTS, 63, "late", ""),
     (damages.send_no_later_than_stream_time, NO_FAULTS, 0, "late", ""),
     (damages.send_sessions_without_their_gap, NO_FAULTS, 1, "late", ""),
