@@ -174,7 +174,7 @@ def test_retry_after_holds_for_a_call_without_limits() -> None:
     assert "permits" not in app.actors
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2, 3))])
 def test_no_more_than_the_limit_run_whoever_is_killed(seed: int) -> None:
     site, random = Site(limit=2, rate="30/m"), Random(seed)
     with site.driver() as driver:

@@ -397,6 +397,7 @@ def two_inputs(brokers: str) -> Log:
     return write_log(brokers, [Transaction(tuple(writes))])
 
 
+@pytest.mark.nightly
 def test_an_export_of_an_actor_with_two_inputs_is_equal(
     spark: SparkSession, brokers: str, two_inputs: Log, tmp_path: Path
 ):

@@ -181,7 +181,8 @@ def pq_rows(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("store", [pytest.param("rates", marks=pytest.mark.nightly), "rates-history"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("store", STORES)
 def test_two_logs_are_compared(world: Tables, store: str) -> None:
     log = world.log(store)
     copy = kafka(world.spark, world.brokers, f"{world.name}--{store}-copy-changelog")
