@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import sys
 import tomllib
 from collections.abc import Generator, Iterator
@@ -30,6 +31,9 @@ load_profile()
 sys.modules["rfc3987_syntax"] = None
 # Nothing of what is collected is garbage: to look for some takes a third of the time.
 gc.disable()
+# Each process of the tests, and each worker that they start, would compile everything again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 KAFKA = "kafka-of-all-tests"
 
