@@ -59,8 +59,10 @@ LONGEST = (
     "tests/wheel/test_wheel.py",
 )
 """Files and folders that take longest, the longest first: those of `make test`, and then those of `make nightly`. The
-others follow in alphabetical order."""
+others follow in alphabetical order, those of `WAITING` evenly among those that compute."""
 
+WAITING = ("tests/browser/", "tests/contract/", "tests/formats/", "tests/kafka/")
+"""Folders whose tests wait most of the time: four files of them at once leave the processors to nobody."""
 
 LONG_S = 10.0
 """A test that takes longer is nightly, unless it is the only one for what it shows."""
@@ -81,8 +83,12 @@ def group(nodeid: str) -> str:
 
 def sort(items: list[pytest.Item]) -> None:
     """Put the tests of the longest files first; the order within a file stays."""
-    places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(group(item.nodeid), len(places)))
+    places: dict[str, float] = {name: place for place, name in enumerate(LONGEST)}
+    others = [name for name in dict.fromkeys(group(item.nodeid) for item in items) if name not in places]
+    for waits in (True, False):
+        alike = [name for name in others if name.startswith(WAITING) == waits]
+        places |= {name: len(LONGEST) + place / len(alike) for place, name in enumerate(alike)}
+    items.sort(key=lambda item: places[group(item.nodeid)])
 
 
 def scheduler(config: pytest.Config, log: Any) -> LongestFirst:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import os
 import sys
 import tomllib
 from collections.abc import Generator, Iterator
@@ -27,6 +29,11 @@ from tests.s3 import S3Server, running_s3
 load_profile()
 # jsonschema would compile 38 grammars of this package in each process; `faust-actors[formats]` comes without it.
 sys.modules["rfc3987_syntax"] = None
+# Nothing of what is collected is garbage: to look for some takes a third of the time.
+gc.disable()
+# Each process of the tests, and each worker that they start, would compile everything again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 KAFKA = "kafka-of-all-tests"
 
@@ -42,6 +49,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         planted = {item for item in items if item.path.name.startswith("test_planted")}
         items[:] = [item for item in items if not (item in planted or item.get_closest_marker("interpreted"))]
     balance.sort(items)
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, but not among the tests themselves."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -105,10 +118,9 @@ def brokers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
         return existing
     ensure_archive()
     folder = shared_folder(request.config, tmp_path_factory) / KAFKA
-    # An expired transaction is aborted within a second, not within 10.
-    return Cluster.up(
-        folder, overrides={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
-    ).bootstrap
+    # An expired transaction is aborted within a second, not within 10; compaction comes after one, not after 15.
+    often = ("transaction.abort.timed.out.transaction.cleanup.interval.ms", "log.cleaner.backoff.ms")
+    return Cluster.up(folder, overrides=dict.fromkeys(often, "1000")).bootstrap
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

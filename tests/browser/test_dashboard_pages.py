@@ -19,7 +19,8 @@ from tests.kafka.helpers import eventually
 
 pytestmark = needs_chromium
 
-WIDTHS = [360, 390, 800, 1030, 1280]
+LOOKS = {"light": [360, 800, 1280], "dark": [390, 1030]}
+OTHER_LOOKS = {"light": [390, 1030], "dark": [360, 800, 1280]}
 DONE = Action("Retry messages of key a in take_order, partition 2", "somebody", statuses.NOW_MS, "good", "3 handled")
 
 
@@ -84,12 +85,15 @@ async def site() -> AsyncIterator[tuple[Site, str]]:
         *(pytest.param(of, marks=pytest.mark.nightly) for of in ("quiet", "many", "copied", "joined", "windowed")),
     ],
 )
-async def test_pages_fit_and_can_be_read_and_stay_at_home(browser, site: tuple[Site, str], of: str) -> None:
+@pytest.mark.parametrize("looks", [LOOKS, pytest.param(OTHER_LOOKS, marks=pytest.mark.nightly)], ids=["each", "other"])
+async def test_pages_fit_and_can_be_read_and_stay_at_home(
+    browser, site: tuple[Site, str], of: str, looks: dict[str, list[int]]
+) -> None:
     paths = [f"/dashboard?of={of}", f"/dashboard/actor?of={of}&name=take_order"]
     for path in paths[: 1 if of == "many" else 2]:
-        for scheme in ("light", "dark"):
+        for scheme, widths in looks.items():
             async with Visit(browser, site[1] + path, site[1], color_scheme=scheme) as visit:
-                for width in WIDTHS:
+                for width in widths:
                     where = (path, width, scheme)
                     await visit.page.set_viewport_size({"width": width, "height": 800})
                     taken, given = await visit.page.evaluate(WIDE)

@@ -25,7 +25,13 @@ POLL_S = 0.01
 CRASHED = ["q4", "q5", "q6", "q7", "q8", "q9", "q11", "q15", "q16", "q17"]
 
 
-@pytest.fixture(params=[0.3, 1.0], ids=["one-after-the-other", "shuffled"], autouse=True)
+@pytest.fixture(
+    params=[
+        pytest.param(0.3, id="one-after-the-other"),
+        pytest.param(1.0, marks=pytest.mark.nightly, id="shuffled"),
+    ],
+    autouse=True,
+)
 def _order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hand out chunks of the first partition that has any, or, as often as the parameter says, of any other."""
     random, poll = Random(1), LoneSource.poll

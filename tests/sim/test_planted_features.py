@@ -217,7 +217,7 @@ PLANTED = (
     Planted(share_ids_between_keys, "dedupe", features=("dedupe",)),
     Planted(count_no_row_off, "rows", features=("rows",)),
     Planted(count_what_is_replaced, "rows", features=("rows",)),
-    Planted(remove_beside_messages, "rows", features=("rows", "parallel")),
+    Planted(remove_beside_messages, "rows", first_seed=7, features=("rows", "parallel")),
     Planted(blame_all_stores, "kept", features=("views",)),
     Planted(blame_no_store, "progress", features=("views",)),
     Planted(show_what_was_read_first, "views", first_seed=3, features=("views",)),

@@ -105,7 +105,7 @@ def lose_tombstones(patch: Patch) -> None:
 
 
 PLANTED = (
-    Planted(take_the_latest_first, "merging", features=("inputs",)),
+    Planted(take_the_latest_first, "merging", first_seed=3, features=("inputs",)),
     Planted(take_whole_batches, "merging", first_seed=3, features=("inputs",)),
     Planted(go_on_without_what_is_there, "merging", features=("inputs",)),
     Planted(wait_for_nobody, "merging", features=("inputs",)),

@@ -67,8 +67,8 @@ PLANTED = [
     (call_what_waits_once_more, 31, "late"),
     (take_what_is_beyond_the_end, 50, "first stage has"),
     (take_what_is_older_than_the_retention, 31, "first stage has"),
-    (forget_a_match, 50, "first stage has"),
-    (forget_to_wait_for_the_end, 23, "first stage lacks"),
+    (forget_a_match, 66, "first stage has"),
+    (forget_to_wait_for_the_end, 31, "first stage lacks"),
     (send_no_later_than_stream_time, 31, "late"),
     (say_nothing_of_what_waited_in_vain, 23, "in vain"),
 ]
@@ -81,7 +81,7 @@ def test_a_damage_is_found(damage: Callable[[Patch], None], seed: int, violated:
     assert any(violation.startswith(violated) for violation in violations), violations
 
 
-@pytest.mark.parametrize("seed", [23, 31, 50])
+@pytest.mark.parametrize("seed", [23, 31, 50, 66])
 def test_these_seeds_find_nothing_else(seed: int) -> None:
     check(seed, faults=())
 

@@ -68,7 +68,7 @@ def start_anew(patch: Patch) -> None:
 
 SLOW = ("slow_disk", "rebalance", "bounce", "pause")
 PLANTED = (
-    Planted(give_at_once, "handed over", first_seed=6),
+    Planted(give_at_once, "handed over", first_seed=16),
     Planted(claim_nothing_that_leaves, "handed over", SLOW, first_seed=58),
     Planted(commit_what_may_be_anothers, "one owner", SLOW, check_phases=False, first_seed=67),
     Planted(believe_the_older_claim, "handed over", first_seed=16),

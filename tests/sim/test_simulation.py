@@ -273,7 +273,7 @@ def test_every_feature_comes() -> None:
         "lost membership",
         "mended",
     }
-    for seed in (0, 19, 53, *range(200)):
+    for seed in (0, 19, 23, 57, 62, *range(200)):
         left -= simulate(seed, features=("operator", "retention", "poison", "refused", "static")).counted.keys()
         if not left:
             return
@@ -329,7 +329,7 @@ def test_every_part_of_the_model_comes() -> None:
         "view damaged",
         "store damaged",
     }
-    for seed in (10, 15, *range(50)):
+    for seed in (5, 10, 15, *range(50)):
         left -= simulate(seed, features=MODEL).counted.keys()
         if not left:
             return
@@ -340,7 +340,7 @@ def test_windows_take_events_and_close() -> None:
     """They don't close where keys are handled side by side, as with all of the model."""
     what = "event", "closed", "emitted", "late", "dropped", "merged", "unclear"
     left = {"windows retried", *(f"window {one}" for one in what)}
-    for seed in range(50):
+    for seed in (4, 7, *range(50)):
         left -= simulate(seed, features=("windows",)).counted.keys()
         if not left:
             return
@@ -358,7 +358,7 @@ def test_joins_call_pairs_and_lone_records() -> None:
         "join matched when it was due",
         "joins retried",
     }
-    for seed in (0, 21, *range(50)):
+    for seed in (21, 23, *range(50)):
         left -= simulate(seed, features=("joins",)).counted.keys()
         if not left:
             return
@@ -376,7 +376,7 @@ def test_joins_by_a_foreign_key_have_results_of_each_kind() -> None:
 
 def test_an_older_program_meets_a_newer_value() -> None:
     for features in (("versions",), ("park", "versions")):
-        if not any(simulate(seed, features=features).counted["NewerProgramError"] for seed in range(50)):
+        if not any(simulate(seed, features=features).counted["NewerProgramError"] for seed in (25, *range(50))):
             pytest.fail(f"no program of {features} met one")
 
 

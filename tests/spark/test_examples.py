@@ -65,6 +65,7 @@ def test_exports_are_compared_and_the_log_is_checked(
     assert names["is_same"](source, other)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_a_changelog_becomes_a_snapshot_and_another_one(
     brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,7 @@ def run_cells(changes: dict[str, str], names: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
+@pytest.mark.nightly
 def test_the_notebook(session: SparkSession, brokers: str, log: Log, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     export = Export.of(log)
     export.replace(b"victim", value=b"flipped")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from actors.cli.init.scaffold import make_project
 from dev.kafka import free_port
 from tests import documents
@@ -17,16 +19,21 @@ SLOW = """    if source == "slow":
 """
 
 
-async def test_the_commands_of_the_page_and_a_job_that_outlives_its_worker(brokers: str, tmp_path: Path) -> None:
-    project = make_project(tmp_path, "my-jobs", "jobs")
-    await make_topics(brokers, "my-jobs-jobs", "my-jobs-ended", partitions=1)
+@pytest.mark.parametrize(
+    ("name", "is_killed"), [("my-jobs", False), pytest.param("jobs-that-stay", True, marks=pytest.mark.nightly)]
+)
+async def test_the_commands_of_the_page_and_a_job_that_outlives_its_worker(
+    brokers: str, tmp_path: Path, name: str, is_killed: bool
+) -> None:
+    project, module = make_project(tmp_path, name, "jobs"), name.replace("-", "_")
+    await make_topics(brokers, f"{name}-jobs", f"{name}-ended", partitions=1)
     port, tokens = free_port(), {"WRITE_TOKENS": WRITE, "QUERY_TOKENS": READ}
-    begun, program = tmp_path / "begun", project / "my_jobs.py"
+    begun, program = tmp_path / "begun", project / f"{module}.py"
     begun.touch()
     text = program.read_text().replace('    return f"{source} of', SLOW + '    return f"{source} of')
     program.write_text(text.replace("import os\n", "import asyncio\nimport os\n", 1))
     worker = WorkerProcess(
-        "my_jobs",
+        module,
         brokers,
         tmp_path / "worker",
         tree=project,
@@ -46,15 +53,16 @@ async def test_the_commands_of_the_page_and_a_job_that_outlives_its_worker(broke
         await eventually(is_shown, what=worker.log)
 
     submit = b'{"type": "submit", "tenant": "acme", "source": "slow"}'
-    await send(brokers, "my-jobs-jobs", [(b"job-2", submit)], partitions=1)
+    await send(brokers, f"{name}-jobs", [(b"job-2", submit)], partitions=1)
     await eventually(begun.read_text, what=worker.log)
-    worker.kill()
-    worker.start(web=True)
+    if is_killed:
+        worker.kill()
+        worker.start(web=True)
 
     async def has_ended() -> bool:
-        return b"job-2" in [record.key for record in await read_all(brokers, "my-jobs-ended")]
+        return b"job-2" in [record.key for record in await read_all(brokers, f"{name}-ended")]
 
     await eventually(has_ended, deadline_s=150, what=worker.log)
-    assert [record.key for record in await read_all(brokers, "my-jobs-ended")] == [b"job-1", b"job-2"]
-    assert begun.read_text() == "xx"
+    assert [record.key for record in await read_all(brokers, f"{name}-ended")] == [b"job-1", b"job-2"]
+    assert begun.read_text() == "x" * (1 + is_killed)
     assert worker.terminate() == 0

@@ -123,6 +123,7 @@ async def test_between_accounts_also_of_one_partition(
     assert worker.terminate() == 0, worker.log()
 
 
+@pytest.mark.nightly
 async def test_no_ask_is_lost_or_handled_twice_by_kill_9(
     brokers: str, name: str, outside: SimpleNamespace, workers: list, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ async def test_no_money_is_lost_or_made_by_kill_9(brokers: str, tmp_path: Path, 
     assert min(balance["cents"] for balance in seen.values()) >= 0
 
 
+@pytest.mark.nightly
 async def test_a_newer_program_reads_the_states_of_the_older_one(
     brokers: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, unique
 
 MODULE = "tests.kafka.apps.cron_app"
-KILLS = 2
 
 
+@pytest.mark.parametrize("kills", [0, pytest.param(2, marks=pytest.mark.nightly)])
 async def test_each_time_is_run_once_whoever_is_killed(
-    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess], kills: int
 ) -> None:
     name = unique("cron")
     await make_topics(brokers, f"{name}-runs")
@@ -25,7 +27,7 @@ async def test_each_time_is_run_once_whoever_is_killed(
     async def more_than(count: int) -> bool:
         return len(await runs()) > count
 
-    for _ in range(KILLS):
+    for _ in range(kills):
         count = len(await runs()) + 2
         await eventually(lambda count=count: more_than(count), what=lambda: "".join(one.log()[-2000:] for one in pair))
         owner = max(pair, key=lambda worker: worker.log().rfind("owns"))

@@ -153,7 +153,8 @@ async def check(shop: Shop, payments: list[tuple[str, int]], *, killed: list[int
         assert tokens == sorted(tokens)
 
 
-async def test_an_effect_whose_attempts_are_used_up_is_parked_and_its_line_waits(shop: Shop) -> None:
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.nightly)])
+async def test_an_effect_whose_attempts_are_used_up_is_parked_and_its_line_waits(shop: Shop, is_killed: bool) -> None:
     fail = shop.order("fail-1")
     await shop.begin(1)
     await shop.pay(("a", 1), ("a", 2), ("b", 3))
@@ -163,9 +164,11 @@ async def test_an_effect_whose_attempts_are_used_up_is_parked_and_its_line_waits
 
     await eventually(parked, what=shop.logs)
     (worker,) = shop.workers
-    worker.kill()
+    if is_killed:
+        worker.kill()
     fail.unlink()
-    worker.start()
+    if is_killed:
+        worker.start()
     await shop.pay(("b", 4))
 
     async def b_goes_on() -> bool:

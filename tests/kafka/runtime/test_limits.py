@@ -13,7 +13,7 @@ import pytest
 from tests.kafka.helpers import WorkerProcess, eventually, make_topics, read_all, send, unique
 
 MODULE = "tests.kafka.apps.limits_app"
-TENANTS, ORDERS, KILLS = ("acme", "beta"), 30, 2
+TENANTS, ORDERS = ("acme", "beta"), 30
 LIMIT, RATE = 2, 10
 
 
@@ -33,8 +33,9 @@ def most_at_once(lines: list[dict[str, Any]], deaths: dict[int, float]) -> int:
     return most
 
 
+@pytest.mark.parametrize("kills", [0, pytest.param(2, marks=pytest.mark.nightly)])
 async def test_no_more_than_the_limit_run_whoever_is_killed(
-    brokers: str, tmp_path: Path, workers: list[WorkerProcess]
+    brokers: str, tmp_path: Path, workers: list[WorkerProcess], kills: int
 ) -> None:
     name = unique("limits")
     await make_topics(brokers, f"{name}-orders", f"{name}-done")
@@ -53,7 +54,7 @@ async def test_no_more_than_the_limit_run_whoever_is_killed(
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     deaths: dict[int, float] = {}
-    for kill in range(KILLS):
+    for kill in range(kills):
         count = len(lines()) + 20
         await eventually(lambda count=count: len(lines()) >= count, what=lambda: pair[0].log()[-2000:])
         worker = pair[kill % 2]

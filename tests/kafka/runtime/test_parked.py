@@ -170,7 +170,7 @@ async def looked_at(shop: Shop) -> None:
 
 
 async def test_drops_and_what_does_not_decode(shop: Shop) -> None:
-    worker = shop.worker()
+    shop.worker()
     await shop.send(("a", b"{nothing"), *(("a", named(f"a{number}")) for number in range(1, 4)), ("b", named("b")))
     await shop.until_done("b", 1)
     first, *others = await shop.json("show", "take_order", "a")
@@ -187,6 +187,11 @@ async def test_drops_and_what_does_not_decode(shop: Shop) -> None:
     await shop.until_done("a", 1)
     assert [order for order, _, _ in await shop.done("a")] == ["a4"]
     refused(await shop.faust("parked", "retry", "plain", "a"), "actor plain doesn't park")
+
+
+@pytest.mark.nightly
+async def test_a_drop_without_an_owner_takes_effect_when_there_is_one(shop: Shop) -> None:
+    worker = shop.worker()
     await shop.send(("a", named("a5", poison=True)))
     await shop.until_parked("a")
     worker.kill()

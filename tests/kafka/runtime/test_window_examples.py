@@ -125,6 +125,7 @@ async def test_failed_logins(brokers: str, tmp_path: Path, workers: list[WorkerP
     await example.has_sent("login-alerts", [(b"eve", alert)])
 
 
+@pytest.mark.nightly
 async def test_auction_bids_of_a_backlog(brokers: str, tmp_path: Path, workers: list[WorkerProcess]) -> None:
     """Both topics are complete before the worker starts, and it is killed on the way."""
     await make_topics(brokers, "auctions", "bids", partitions=4)

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from dev import postgres as postgresql
 from dev.kafka import free_port
@@ -101,8 +102,15 @@ async def letters_of(brokers: str, name: str, count: int) -> list:
     return letters if len(letters) >= count else []
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param(["worker 0"], id="one worker"),
+        pytest.param(["worker 0", "database", "worker 1"], marks=pytest.mark.nightly, id="each"),
+    ],
+)
 async def test_no_row_is_lost_or_doubled_when_workers_and_the_database_are_killed(
-    brokers: str, database: Part, tmp_path: Path
+    brokers: str, database: Part, tmp_path: Path, faults: list[str]
 ) -> None:
     world = World(brokers, database, tmp_path)
     postgresql.run_sql(world.address, "ALTER TABLE latest DROP CONSTRAINT latest_number_check")
@@ -110,7 +118,7 @@ async def test_no_row_is_lost_or_doubled_when_workers_and_the_database_are_kille
     for worker in world.workers:
         worker.start()
     written = 0
-    for fault in ("worker 0", "database", "worker 1"):
+    for fault in faults:
         await send(brokers, world.topic, numbers(written, written + 4000), partitions=4)
         await world.all_written(written + 500)
         written += 4000

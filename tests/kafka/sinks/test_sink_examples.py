@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 
 from dev import postgres as postgresql
@@ -24,6 +25,7 @@ async def test_orders_are_in_postgresql(brokers: str, database: Part, tmp_path: 
     assert worker.terminate() == 0
 
 
+@pytest.mark.nightly
 async def test_a_source_is_polled_and_each_item_sent_once(brokers: str, tmp_path: Path) -> None:
     asked: list[int] = []
 

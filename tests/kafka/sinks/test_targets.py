@@ -64,8 +64,9 @@ def tokens_of(folder: Path) -> list[list[int]]:
     return [[json.loads(line)["token"] for line in file.read_text().splitlines()] for file in folder.glob("*.lines")]
 
 
+@pytest.mark.parametrize("kills", [0, pytest.param(2, marks=pytest.mark.nightly)])
 async def test_files_have_each_record_once_and_a_service_and_a_function_at_least_once(
-    brokers: str, tmp_path: Path, service: Service
+    brokers: str, tmp_path: Path, service: Service, kills: int
 ) -> None:
     name = unique("targets")
     await make_topics(brokers, f"{name}-numbers", f"{name}-doubles")
@@ -77,7 +78,7 @@ async def test_files_have_each_record_once_and_a_service_and_a_function_at_least
         records = [(b"k%d" % key, b"%d" % (1000 * number + key)) for key in range(1000)]
         await send(brokers, f"{name}-numbers", records)
         await eventually(lambda number=number: len(service.items) > 1000 * number, what=workers[0].log)
-        if number < 2:
+        if number < kills:
             workers[number % 2].kill()
             workers[number % 2].start()
     wanted = sorted(2 * number for number in range(3000))

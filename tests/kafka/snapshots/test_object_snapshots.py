@@ -93,15 +93,16 @@ def app(brokers: str, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return App(name, brokers, tmp_path, bucket, objects, dict(s3.environment))
 
 
-def test_a_worker_without_a_disk_begins_with_what_workers_wrote(app: App) -> None:
-    """Two workers write; one is killed, the other goes on with its partition. A third one begins from their files."""
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_worker_without_a_disk_begins_with_what_workers_wrote(app: App, is_killed: bool) -> None:
+    """Two workers write; one ends, the other goes on with its partition. A third one begins from their files."""
     app.send(600)
     workers = [app.worker("one"), app.worker("two")]
     app.wait_for_all(*workers)
     app.wait(lambda: all("snapshot at offset" in worker.log() for worker in workers), *workers)
     app.wait(lambda: min(app.offsets()) > 0, *workers)
     epochs = [part.position.epoch for number in range(PARTITIONS) if (part := app.standing(number))]
-    workers[0].kill()
+    (workers[0].kill if is_killed else workers[0].terminate)()
     app.send(300)
     app.wait_for_all(workers[1])
 
@@ -119,6 +120,7 @@ def test_a_worker_without_a_disk_begins_with_what_workers_wrote(app: App) -> Non
     app.check(third)
 
 
+@pytest.mark.nightly
 def test_a_worker_killed_in_an_upload_leaves_the_snapshot_that_stands(app: App) -> None:
     app.send(300)
     first = app.worker("one")

@@ -148,7 +148,12 @@ class Seen:
         await asyncio.gather(self._reading, return_exceptions=True)
 
 
-async def test_each_message_counts_once_and_each_change_is_seen_while_workers_are_killed(farm: Farm) -> None:
+@pytest.mark.parametrize(
+    "kills", [pytest.param((), id="none"), pytest.param((40, 90), marks=pytest.mark.nightly, id="two")]
+)
+async def test_each_message_counts_once_and_each_change_is_seen_while_workers_are_killed(
+    farm: Farm, kills: tuple[int, ...]
+) -> None:
     farm.start()
     farm.start()
     await farm.own_all(PARTITIONS)
@@ -170,7 +175,7 @@ async def test_each_message_counts_once_and_each_change_is_seen_while_workers_ar
                     assert again[1]["value"] == content["value"]
 
     async def kill() -> None:
-        for at in (40, 90):
+        for at in kills:
             await eventually(lambda at=at: len(answers) >= at, what=farm.log)
             worker, url = farm.workers[-1], farm.urls[-1]
             worker.kill()
@@ -291,6 +296,7 @@ async def test_hostile_requests_are_refused_and_harm_nothing(farm: Farm) -> None
     assert worker.terminate() == 0
 
 
+@pytest.mark.nightly
 def test_a_workers_answers_are_as_its_document_says(brokers: str, tmp_path: Path) -> None:
     """Outside of an event loop, which Hypothesis' threads don't bear."""
     name, port = unique("http"), free_port()

@@ -108,7 +108,7 @@ async def test_any_request_of_a_transaction_may_get_lost(world: World, api: Api,
     assert await world.damage(owner) == []
 
 
-@pytest.mark.parametrize("fault", [lose_request, lose_reply, repeat])
+@pytest.mark.parametrize("fault", [pytest.param(lose_request, marks=pytest.mark.nightly), lose_reply, repeat])
 @pytest.mark.parametrize(
     "api", [Api.FIND_COORDINATOR, Api.METADATA, Api.INIT_PRODUCER_ID, Api.HEARTBEAT, Api.OFFSET_FETCH, Api.LIST_OFFSETS]
 )

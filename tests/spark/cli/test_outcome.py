@@ -122,6 +122,7 @@ def test_a_partition_that_cannot_be_compared(spark: SparkSession, brokers: str, 
     assert sorted(content["unanswered"]) == ["1"]
 
 
+@pytest.mark.nightly
 def test_a_log_alone(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     page = tmp_path / "page.html"
     command = ["validate", "--brokers", brokers, "--changelog", log.topic, "--invariants"]

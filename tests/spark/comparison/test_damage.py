@@ -40,6 +40,7 @@ def test_a_file_that_a_rebuild_has_lost(spark: SparkSession, brokers: str, tmp_p
         validate_exports(source, against=tmp_path / "to")
 
 
+@pytest.mark.nightly
 def test_a_state_is_published_if_the_log_has_all_that_was_read(spark: SparkSession, brokers: str):
     """Deletes may have escaped a read that took so long: the records are counted again."""
     log = write_log(brokers, random_transactions(35, count=5, keys=40), config={"delete.retention.ms": "0"})

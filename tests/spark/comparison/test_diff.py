@@ -117,6 +117,7 @@ def test_invariants_of_a_log_alone(brokers: str, spark: SparkSession, clusters: 
     assert "key fine-1 has another value than the record at offset" in done.stderr
 
 
+@pytest.mark.nightly
 def test_invariants_beside_another_point(brokers: str, spark: SparkSession, clusters: Clusters):
     rest = ["validate", "--brokers", brokers, "--changelog", clusters.here.topic, "--against-as-of", "latest"]
     done = run(*rest, "--invariants", "--put-if-absent")
@@ -143,6 +144,7 @@ def test_options_that_do_not_go_together(options: list[str]):
     assert "Usage:" in done.stderr
 
 
+@pytest.mark.nightly
 def test_a_position_beyond_the_log(spark: SparkSession, brokers: str, clusters: Clusters, tmp_path: Path):
     """A point that can't be read is no mismatch: exit code 2."""
     rest = ["--brokers", brokers, "--changelog", clusters.here.topic]

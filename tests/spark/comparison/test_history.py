@@ -63,6 +63,7 @@ def test_the_time_line_of_a_key(spark: SparkSession, brokers: str):
     assert "beside" not in result.stderr
 
 
+@pytest.mark.nightly
 def test_a_key_that_expires_later_and_an_open_transaction(spark: SparkSession, brokers: str):
     log = write_log(brokers, [Transaction((put("a", "1", expires_at_ms=2**42),))])
     [row] = explain_key(kafka(spark, brokers, log.topic), b"a").collect()
@@ -70,6 +71,7 @@ def test_a_key_that_expires_later_and_an_open_transaction(spark: SparkSession, b
     assert "expired" not in run("a", "--brokers", brokers, "--changelog", log.topic).stderr
 
 
+@pytest.mark.nightly
 def test_a_clock_that_goes_back(spark: SparkSession, brokers: str):
     """The order is that of the offsets."""
     writes = [put("a", str(hour), timestamp_ms=NOW_MS + hour * HOUR_MS) for hour in (3, 1, 2)]

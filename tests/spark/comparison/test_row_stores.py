@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 2
 KEYS = [f"room {number}" for number in range(5)]
-MESSAGES = 3_000
+MESSAGES = 1_500
 KEPT = 100
 APP = """
     from actors import App, Context
@@ -136,6 +136,7 @@ def test_a_disk_is_equal_to_its_log(world: World, store: str) -> None:
     assert report.counts["equal"] == report.keys >= len(KEYS)
 
 
+@pytest.mark.nightly
 def test_a_row_in_another_partition_than_its_key_is_found(world: World, tmp_path: Path) -> None:
     files = world.export("lines", tmp_path)
     mine, theirs = (pq.ParquetFile(files[number]).read().to_pylist() for number in (0, 1))

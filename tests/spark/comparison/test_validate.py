@@ -75,6 +75,7 @@ def only(report: Report, kind: str, *, equal: int) -> str:
     return f"partition {example.partition} key {example.key}: {example.seen}"
 
 
+@pytest.mark.nightly
 def test_an_export_of_what_the_log_holds_is_equal(check: Validate, log: Log, alive: int):
     report = check(Export.of(log))
     assert {kind: count for kind, count in report.counts.items() if count} == {"equal": alive}
@@ -279,6 +280,7 @@ def test_judgement_of_every_key(spark: SparkSession, brokers: str, log: Log, tmp
     assert (bytes(row["log"]["value"]), bytes(row["export"]["value"])) == (b"now", b"flipped")
 
 
+@pytest.mark.nightly
 def test_position_beyond_the_log(check: Validate, log: Log):
     export = Export.of(log)
     export.positions[1] = replace(export.positions[1], changelog_offset=log.ends[1] + 1000)
@@ -348,8 +350,8 @@ def scramble(file: Path) -> None:
     ("damage", "error", "text"),
     [
         (truncate, ExportError, "partition-00000.parquet can't be read"),
-        (Path.unlink, ExportError, "partition-00000.parquet can't be read"),
-        (scramble, ReadError, "partition-0000[012].parquet"),
+        pytest.param(Path.unlink, ExportError, "partition-00000.parquet can't be read", marks=pytest.mark.nightly),
+        pytest.param(scramble, ReadError, "partition-0000[012].parquet", marks=pytest.mark.nightly),
     ],
 )
 def test_file_that_cannot_be_read(
@@ -395,6 +397,7 @@ def two_inputs(brokers: str) -> Log:
     return write_log(brokers, [Transaction(tuple(writes))])
 
 
+@pytest.mark.nightly
 def test_an_export_of_an_actor_with_two_inputs_is_equal(
     spark: SparkSession, brokers: str, two_inputs: Log, tmp_path: Path
 ):

@@ -212,7 +212,7 @@ def rows_of(file: Path) -> dict[bytes, bytes]:
     return dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
 
 
-@pytest.mark.parametrize("store", ["sums", "visits", pytest.param("near", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("store", ["sums", *(pytest.param(name, marks=pytest.mark.nightly) for name in STORES[1:])])
 def test_a_disk_is_equal_to_its_log(world: World, tmp_path: Path, store: str):
     log, removed = asyncio.run(last_values(world, store)), 0
     for number, file in world.export(store, tmp_path).items():

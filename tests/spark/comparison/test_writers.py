@@ -144,6 +144,7 @@ def test_a_worker_that_goes_on_is_no_finding(world: World, tmp_path: Path):
     assert find_foreign(world.source)[0].count == 0
 
 
+@pytest.mark.nightly
 def test_foreign_records_behind_a_worker_that_went_on(world: World, tmp_path: Path):
     """Each partition has one: of no owner's epoch, of an input that isn't handled, and of a replaced owner."""
     exports = world.export(tmp_path)

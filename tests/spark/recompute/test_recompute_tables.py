@@ -132,7 +132,7 @@ def world(spark: SparkSession, brokers: str, tmp_path_factory: pytest.TempPathFa
     sys.modules.pop(made.module(), None)
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", [pytest.param("rates", marks=pytest.mark.nightly), "rates-history"])
 def test_a_disk_is_equal_to_its_log(world: Tables, store: str) -> None:
     placement = world.placement(store)
     report = validate_exports(world.log(store), against=world.data, placement=placement, invariants=Asked())
@@ -181,6 +181,7 @@ def pq_rows(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("store", STORES)
 def test_two_logs_are_compared(world: Tables, store: str) -> None:
     log = world.log(store)

@@ -235,7 +235,7 @@ def test_keys_that_are_unknown_are_not_left_out_in_silence(spark: SparkSession, 
         publish_state(source, target, as_of=point)
 
 
-@pytest.mark.parametrize("partitions", [None, 7])
+@pytest.mark.parametrize("partitions", [pytest.param(None, marks=pytest.mark.nightly), 7])
 def test_a_transform(spark: SparkSession, brokers: str, log: Log, partitions: int | None):
     name = changelog("new")
     target = source_of(spark, brokers, name)

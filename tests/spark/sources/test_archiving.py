@@ -470,6 +470,7 @@ def test_a_command_reads_the_manifest_once(archived: ArchiveSource, tmp_path: Pa
     assert len(reads) == 1
 
 
+@pytest.mark.nightly
 def test_a_damaged_or_lost_entry_of_the_manifest(spark: SparkSession, brokers: str, tmp_path: Path):
     log = write_log(brokers, random_transactions(40, count=10, keys=40))
     to = tmp_path / "to"

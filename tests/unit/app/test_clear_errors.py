@@ -40,11 +40,17 @@ def faust(folder: Path, text: str, *arguments: str, spawned: bool = False) -> su
     ("text", "line", "said"),
     [
         (f"{APP}, revoke_timeout=3)", 3, "revoke_timeout=3 has to be a timedelta: write revoke_timeout=timedelta(sec"),
-        (f'{APP})\napp.store("s", ttl=60)', 4, "store s: ttl=60 has to be a timedelta"),
-        (
+        pytest.param(
+            f'{APP})\napp.store("s", ttl=60)',
+            4,
+            "store s: ttl=60 has to be a timedelta",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(
             f'{APP})\n@app.actor(app.topic("a", "b"))\nasync def place(ctx, order): ...',
             4,
             "actor place: its input has to be one topic, not a, b",
+            marks=pytest.mark.nightly,
         ),
     ],
 )

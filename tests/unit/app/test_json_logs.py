@@ -79,8 +79,15 @@ def test_lines_of_a_handler_and_of_its_failure_name_the_message(stream: io.Strin
     assert "ValueError: bad" in skipped["exception"]
 
 
-@pytest.mark.parametrize("processes", [(), ("--processes", "2")], ids=["one worker", "two processes"])
-@pytest.mark.parametrize("to_file", [False, True])
+@pytest.mark.parametrize(
+    ("to_file", "processes"),
+    [
+        (False, ()),
+        (True, ("--processes", "2")),
+        pytest.param(True, (), marks=pytest.mark.nightly),
+        pytest.param(False, ("--processes", "2"), marks=pytest.mark.nightly),
+    ],
+)
 def test_a_worker_writes_nothing_but_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_file: bool, processes: tuple[str, ...]
 ) -> None:

@@ -113,7 +113,9 @@ def test_another_scheme_than_kafkas_is_refused(scheme: str) -> None:
     assert Setup(App("shop", broker="127.0.0.1:9092")).connection.bootstrap == ("127.0.0.1:9092",)
 
 
-@pytest.mark.parametrize("broker", ["http://127.0.0.1:9092", "kafka://127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "broker", [pytest.param("http://127.0.0.1:9092", marks=pytest.mark.nightly), "kafka://127.0.0.1:1"]
+)
 def test_a_worker_that_cannot_start_says_so_in_one_line_without_escape_codes(broker: str, tmp_path: Path) -> None:
     command = [
         sys.executable,

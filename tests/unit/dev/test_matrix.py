@@ -186,6 +186,8 @@ def test_a_python_fits_its_version(have: str, version: str, fits: bool) -> None:
 def planned(test: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a cell of `python` run this test in a folder, on the Python of this test."""
     (folder / "test_it.py").write_text(test)
+    # The plugin's import takes longer than the test.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:schemathesis")
     monkeypatch.setattr(matrix, "REPOSITORY", folder)
     monkeypatch.setattr(matrix, "_WORK", folder)
     monkeypatch.setattr(matrix, "TESTS", {"python": ["test_it.py"]})

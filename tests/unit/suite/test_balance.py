@@ -34,6 +34,14 @@ def test_the_longest_come_first_and_the_others_in_their_order() -> None:
     assert all(found.index(f"{file}::test_2") < found.index(f"{file}::test_1") for file in balance.LONGEST)
 
 
+def test_files_that_wait_are_spread_among_those_that_compute() -> None:
+    files = [f"tests/kafka/{name}.py" for name in "ab"] + [f"tests/unit/{name}.py" for name in "abcd"]
+    items: list[Any] = [SimpleNamespace(nodeid=f"{file}::test") for file in files]
+    balance.sort(items)
+    order = [item.nodeid.removesuffix(".py::test").removeprefix("tests/") for item in items]
+    assert order == ["kafka/a", "unit/a", "unit/b", "kafka/b", "unit/c", "unit/d"]
+
+
 def test_a_long_test_is_named_unless_it_is_nightly() -> None:
     def report(name: str, when: str, duration: float, *marks: str) -> pytest.TestReport:
         keywords = dict.fromkeys(marks, 1)

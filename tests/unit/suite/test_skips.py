@@ -22,7 +22,8 @@ FILES = {
     "test_file.py": "import pytest\n\npytest.importorskip('no_such_module', reason='no tool')\n",
 }
 KEPT = "import pytest\n\n@pytest.mark.xfail(reason='not yet', strict=True)\ndef test_it(): assert False\n"
-OPTIONS = ("-q", "-p", "tests.skips", "-p", "no:cacheprovider", "--continue-on-collection-errors")
+PLUGINS = ("-p", "tests.skips", "-p", "no:cacheprovider", "-p", "no:schemathesis")
+OPTIONS = ("-q", *PLUGINS, "--continue-on-collection-errors")
 
 
 def run(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -36,7 +36,7 @@ def test_was_closed():
 """
 
 
-OPTIONS = ("-p", "no:cacheprovider", "-o", "asyncio_default_fixture_loop_scope=function")
+OPTIONS = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-o", "asyncio_default_fixture_loop_scope=function")
 PLUGIN = "pytest_faust_actors"
 
 

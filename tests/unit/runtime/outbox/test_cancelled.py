@@ -110,7 +110,10 @@ def test_the_result_of_a_call_that_runs_is_dropped_and_those_behind_it_go_on() -
         assert driver.get(jobs, "a") == [6]
 
 
-@pytest.mark.parametrize("options", [{}, {"limit": 1}, {"repeat": "never", "on_unknown": "unclear"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"limit": 1}, marks=pytest.mark.nightly), {"repeat": "never", "on_unknown": "unclear"}],
+)
 def test_a_call_is_cancelled_or_its_result_handled_whenever_its_worker_dies(options: dict[str, Any]) -> None:
     for place in range(12):
         outside = Outside()

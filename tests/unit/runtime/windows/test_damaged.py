@@ -72,7 +72,7 @@ def test_a_damaged_row_of_a_close_stops_its_partition_with_a_remedy(store: str, 
         assert world.called == ["a"]
 
 
-@pytest.mark.parametrize("on_error", ["skip", "park"])
+@pytest.mark.parametrize("on_error", [pytest.param("skip", marks=pytest.mark.nightly), "park"])
 def test_a_key_so_long_that_its_close_could_not_be_noted_is_refused_when_it_comes(
     on_error: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -102,7 +102,7 @@ def finish(driver: ActorTestDriver) -> Counter[tuple[str, ...]]:
     return results(driver)
 
 
-@pytest.mark.parametrize("partitions", [3, 6, 8, 1])
+@pytest.mark.parametrize("partitions", [*(pytest.param(count, marks=pytest.mark.nightly) for count in (3, 6)), 8, 1])
 def test_everything_comes_once_in_another_number_of_partitions(monkeypatch: pytest.MonkeyPatch, partitions: int):
     effects, now = {program.ship: program.ship.function}, datetime.fromtimestamp(START_MS / 1000 + 7_200, UTC)
     start: Any = functools.partial(ActorTestDriver, program.app, effects=effects, now=now)
