@@ -276,9 +276,8 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         overlay, state, raw_key = self._place(key)
         # Stream time bounds the span, once it is known.
         first_ms = self.first_ms(overlay.items) if state.windows.stream_ms < 0 else 0
-        found = self.windows_between(
-            overlay.get, raw_key, index(from_ms), index(to_ms), state.windows, first_ms=first_ms
-        )
+        span = (index(from_ms), index(to_ms))
+        found = self.windows_between(overlay.get, raw_key, *span, state.windows, first_ms=first_ms)
         return iter([(window, self.result(raw)) for window, raw in (reversed(found) if reverse else found)])
 
     def windows_between(
@@ -312,9 +311,8 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         _, overlay, state = self.rows._reach(current_message.get(None))
         if state.on_wait is not None:
             raise no_ranges(self.name)
-        return self._decoded(
-            self.all_between(overlay.items, index(from_ms), index(to_ms), state.windows, reverse=reverse)
-        )
+        rows = self.all_between(overlay.items, index(from_ms), index(to_ms), state.windows, reverse=reverse)
+        return self._decoded(rows)
 
     def _decoded(self, rows: Iterator[tuple[bytes, Window, bytes]]) -> Iterator[tuple[K, Window, Any]]:
         for raw_key, window, raw in rows:
