@@ -23,8 +23,8 @@ from actors.runtime.message.store import Store
 from actors.runtime.requests.replies import Replies, ReplyTypes
 from actors.runtime.requests.requests import ASK, CONTENT_BYTES, CONTENT_MARK, REUSED, Refusal
 from actors.runtime.requests.requests import REJECTED as REFUSED
-from actors.testing.fakes.requests import FakeRequests
 from tests.sim import app
+from tests.sim.fakes.requests import SimRequests
 from tests.sim.part import Handler, Host, Operation, Part, Stores, raw_store
 
 ACCOUNTS, ANSWERS = "accounts", "answers"
@@ -81,7 +81,7 @@ class Account(Actor[Ledger]):
         return answer
 
 
-class _Carrier(FakeRequests):
+class _Carrier(SimRequests):
     """Gives half of the questions ids that are of one content, and sends some of these ids with another content too."""
 
     def __init__(self, *args: Any, reused: list[str], **options: Any) -> None:

@@ -84,7 +84,6 @@ def read_settings(
     faust_settings: Mapping[str, Any],
     *,
     environment: Mapping[str, str] = os.environ,
-    folder: Path | None = None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the arguments of `App` with what environment and `pyproject.toml` say, and where each comes from.
 
@@ -92,7 +91,6 @@ def read_settings(
         given: the arguments of `App`.
         faust_settings: Faust's parameters by name.
         environment: the variables of the process.
-        folder: where `pyproject.toml` is; the current folder when left out.
 
     Raises:
         ConfigurationError: a setting is unknown or has a value that can't be used. The text has the place.
@@ -109,7 +107,7 @@ def read_settings(
             seen[name] = place
             found[name], origins[name] = _value(known[key], key, value, place), place
 
-    take(_in_file(known, Path() if folder is None else folder))
+    take(_in_file(known))
     start = environment_prefix(found, environment)
     take(_in_environment(known, environment, start))
     _refuse_twice(known, origins, environment, start)
@@ -122,8 +120,8 @@ def environment_prefix(given: Mapping[str, Any], environment: Mapping[str, str])
     return f"{str(prefix).rstrip('_')}_" if prefix else ""
 
 
-def _in_file(known: Mapping[str, Known], folder: Path) -> Iterator[tuple[str, str, Any]]:
-    file = folder / FILE
+def _in_file(known: Mapping[str, Known]) -> Iterator[tuple[str, str, Any]]:
+    file = Path(FILE)
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -26,7 +26,10 @@ from stores._core.record import METADATA_HEADER
 MAX_BATCH_BYTES = 900_000
 LOOK_S = 0.5
 """How long an output topic that is unknown is looked for: the other tasks of the commit wait meanwhile."""
-_MAGIC = 2
+_BUILDER = partial(
+    DefaultRecordBatchBuilder, 2, is_transactional=True, producer_id=-1, producer_epoch=-1, base_sequence=0
+)
+"""Makes what builds a batch of version 2; its producer is set when it is sent."""
 
 Packable: TypeAlias = tuple[bytes | None, bytes | None, Headers, int]
 """Key, value, headers, timestamp in Unix milliseconds."""
@@ -78,8 +81,7 @@ def pack(records: Iterable[Packable], batch_bytes: int, codec: int) -> list[Batc
 
     `codec` is the attribute of their compression.
     """
-    state = {"is_transactional": True, "producer_id": -1, "producer_epoch": -1, "base_sequence": 0}
-    new = partial(DefaultRecordBatchBuilder, _MAGIC, codec, **state, batch_size=min(batch_bytes, MAX_BATCH_BYTES))
+    new = partial(_BUILDER, compression_type=codec, batch_size=min(batch_bytes, MAX_BATCH_BYTES))
     packed, builder, count = [], new(), 0
     append = builder.append
     with _packing():

@@ -209,7 +209,7 @@ class TransactionWriter:
 
     async def _packed(self, batches: Iterable[CommitBatch]) -> dict[TopicPartition, list[Batch]]:
         """Return record batches by partition; tasks that write to one partition share them."""
-        now_ms = self.wall_ms()
+        now_ms, codec = self.wall_ms(), codec_of(self.compression)
         records: dict[TopicPartition, list[Iterable[Packable]]] = defaultdict(list)
         for batch in batches:
             for topic, writes in batch.changelogs.items():
@@ -217,7 +217,6 @@ class TransactionWriter:
         outputs = await by_partition(self.client, chain.from_iterable(batch.outputs for batch in batches))
         for partition, sent in outputs.items():
             records[partition].append(output_records(sent, now_ms))
-        codec = codec_of(self.compression)
         return {
             partition: pack(chain.from_iterable(parts), self.batch_bytes(partition.topic), codec)
             for partition, parts in records.items()

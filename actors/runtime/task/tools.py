@@ -156,7 +156,7 @@ def own_outputs(spec: ActorSpec, resolve: Callable[[Any], OutputTopic]) -> Calla
             )
         return target
 
-    return find if foreign else resolve
+    return find
 
 
 def _equip(context: TaskContext, parts: TaskParts, timestamps: Timestamps) -> None:

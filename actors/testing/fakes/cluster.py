@@ -13,7 +13,6 @@ from actors._core.task.takeover import LogBounds
 from actors.ports import Committed, TopicPartition
 from actors.testing.fakes.errors import (
     OffsetOutOfRangeError,
-    OutOfOrderSequenceError,
     RecordRefusedError,
     UnknownTopicIdError,
     UnstableOffsetsError,
@@ -49,10 +48,9 @@ class GroupOffsets:
         offsets: the committed offsets, pending ones not.
     """
 
-    def __init__(self, name: str, *, appended: Callable[[], int]) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.offsets: dict[TopicPartition, Committed] = {}
-        self._next_append = appended
         self._appended: dict[TopicPartition, int] = {}
 
     def heartbeat(self, member_id: str, generation: int) -> None:
@@ -88,7 +86,6 @@ class MemoryKafka:
         group: the one consumer group.
         appended: gives the number of each write into the log of offsets.
         log_type: the class of partitions.
-        on_append: called with the log and the first offset of each batch.
     """
 
     log_type = PartitionLog
@@ -101,11 +98,9 @@ class MemoryKafka:
         self.transactions = self.coordinator_type(
             complete=self._commit_offsets, appended=self.appended, marker_s=marker_s, wall_ms=self.wall_ms
         )
-        self.group = GroupOffsets(group, appended=self.appended)
-        self.on_append: list[Callable[[PartitionLog, int], None]] = []
+        self.group = GroupOffsets(group)
         self._topics: dict[str, Topic] = {}
         self._max_record_bytes: dict[str, int | None] = {}
-        self._idempotent: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
         self._numbers = itertools.count(1)
         self._context = Context()
 
@@ -161,21 +156,6 @@ class MemoryKafka:
         """Return a new producer id; no producer is fenced."""
         return next(self._numbers)
 
-    def produce_idempotent(self, producer_id: int, sequence: int, partition: TopicPartition, records: Produced) -> int:
-        """Append a batch outside of any transaction, and give the first one's offset; a repeat appends nothing.
-
-        Raises:
-            OutOfOrderSequenceError: the batch before it is missing.
-        """
-        last, base = self._idempotent.get((producer_id, partition), (-1, -1))
-        if sequence <= last:
-            return base if sequence == last else -1
-        if sequence > last + 1:
-            raise OutOfOrderSequenceError(f"{partition}: {sequence} after {last} of producer {producer_id}")
-        base = self._append(self.log(partition), records, None)
-        self._idempotent[producer_id, partition] = (sequence, base)
-        return base
-
     def _append(self, log: PartitionLog, records: Produced, transaction: Transaction | None) -> int:
         limit = self._max_record_bytes.get(log.name.topic)
         if limit is not None:
@@ -188,8 +168,6 @@ class MemoryKafka:
             sent_ms = record[3] if len(record) > 3 else None
             timestamp_ms = now_ms if sent_ms is None else sent_ms
             log.append(record[0], record[1], timestamp_ms=timestamp_ms, headers=record[2], transaction=transaction)
-        for observe in self.on_append:
-            observe(log, base)
         return base
 
     def commit_offsets_in_transaction(

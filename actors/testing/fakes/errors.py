@@ -48,10 +48,6 @@ class RecordRefusedError(RefusedError):
     """The topic never takes this record."""
 
 
-class OutOfOrderSequenceError(RefusedError):
-    """An idempotent producer's batch came before the one in front of it."""
-
-
 class ConcurrentTransactionsError(RefusedError):
     """The last transaction's markers are still being written."""
 

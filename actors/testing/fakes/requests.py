@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 
 from actors._core.logs import error_text, text_of
 from actors.errors import BrokerUnavailableError, RecordTooLargeError
 from actors.ports import ActorReply, ActorRequest, TopicPartition
 from actors.runtime.requests.requests import Waiting, question_headers
 from actors.testing.fakes.cluster import MemoryKafka, Produced
-from actors.testing.fakes.direct import DirectNetwork, retried
+from actors.testing.fakes.direct import DirectNetwork
 from actors.testing.fakes.errors import NoAnswerError, RecordRefusedError, RefusedError
 
 RETRY_S = 0.1
@@ -19,7 +18,7 @@ _MAX_RECORDS = 500
 
 
 class FakeRequests:
-    """`actors.ports.Requests` with one idempotent producer and one partition of answers.
+    """`actors.ports.Requests` with one partition of answers; `tests/sim` has one with an idempotent producer.
 
     It reads only while a question waits, from where it stood: what came in between is dropped like any late answer.
     """
@@ -32,10 +31,6 @@ class FakeRequests:
         self._waiting = Waiting(f"asker-{number}")
         self._position: int | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._producer: int | None = None
-        self._sequences: dict[TopicPartition, int] = {}
-        # One request at a time: an idempotent producer's have to arrive in order.
-        self._sending = asyncio.Lock()
 
     async def ask(self, question: ActorRequest, timeout_s: float) -> ActorReply:
         async with asyncio.timeout(timeout_s):
@@ -64,29 +59,15 @@ class FakeRequests:
         reply_to = f"{self._source.topic}/{self._source.partition}/{self._waiting.asker}"
         headers = question_headers(question, reply_to)
         target = TopicPartition(question.topic, question.partition)
-        async with self._sending:
-            try:
-                await self._produce(target, [(question.key, question.value, headers)])
-            except BaseException as error:
-                # Whether it arrived is unknown, so its number can't be used: a new producer begins at 0.
-                self._producer, self._sequences = None, {}
-                if isinstance(error, RecordRefusedError):
-                    raise RecordTooLargeError(f"question {question.id}: {text_of(error)}") from error
-                if isinstance(error, NoAnswerError | RefusedError):
-                    raise BrokerUnavailableError(f"question {question.id}: {error_text(error)}") from error
-                raise
+        try:
+            await self._produce(target, [(question.key, question.value, headers)])
+        except RecordRefusedError as error:
+            raise RecordTooLargeError(f"question {question.id}: {text_of(error)}") from error
+        except (NoAnswerError, RefusedError) as error:
+            raise BrokerUnavailableError(f"question {question.id}: {error_text(error)}") from error
 
     async def _produce(self, target: TopicPartition, records: Produced) -> None:
-        """Send it again until it is acknowledged: the broker knows a repeat by its sequence number."""
-        if self._producer is None:
-            self._producer = await self._network.ask("InitProducerId", self._cluster.new_producer_id)
-        producer, sequence = self._producer, self._sequences.get(target, -1) + 1
-        await retried(
-            lambda: self._network.ask("Produce", self._cluster.produce_idempotent, producer, sequence, target, records),
-            retry_s=RETRY_S,
-            deadline_s=math.inf,
-        )
-        self._sequences[target] = sequence
+        await self._network.ask("Produce", self._cluster.produce, target, records)
 
     async def _read(self, position: int) -> None:
         while True:

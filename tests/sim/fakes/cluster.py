@@ -6,7 +6,8 @@ import bisect
 from collections.abc import Callable, Iterable
 
 from actors.ports import TopicPartition
-from actors.testing.fakes.cluster import MemoryKafka, Topic
+from actors.testing.fakes.cluster import MemoryKafka, Produced, Topic
+from actors.testing.fakes.errors import RefusedError
 from actors.testing.fakes.log import PartitionLog, StoredRecord, Transaction, offset_of
 from actors.testing.fakes.transactions import TransactionCoordinator
 from tests.sim.fakes.group import CoordinatorMovedError, Group
@@ -59,8 +60,16 @@ class MovingCoordinator(TransactionCoordinator):
             raise CoordinatorMovedError("the transaction coordinator is loading")
 
 
+class OutOfOrderSequenceError(RefusedError):
+    """An idempotent producer's batch came before the one in front of it."""
+
+
 class SimKafka(MemoryKafka):
-    """The cluster; `Network` delays requests to it."""
+    """The cluster; `Network` delays requests to it.
+
+    Attributes:
+        on_append: called with the log and the first offset of each batch.
+    """
 
     log_type = CompactedLog
     coordinator_type = MovingCoordinator
@@ -70,6 +79,29 @@ class SimKafka(MemoryKafka):
     def __init__(self, group: str, *, rebalance_s: float = 10.0, marker_s: Callable[[], float] = lambda: 0.001) -> None:
         super().__init__(group, marker_s=marker_s)
         self.group = Group(group, rebalance_s=rebalance_s, appended=self.appended)
+        self.on_append: list[Callable[[PartitionLog, int], None]] = []
+        self._idempotent: dict[tuple[int, TopicPartition], tuple[int, int]] = {}
+
+    def _append(self, log: PartitionLog, records: Produced, transaction: Transaction | None) -> int:
+        base = super()._append(log, records, transaction)
+        for observe in self.on_append:
+            observe(log, base)
+        return base
+
+    def produce_idempotent(self, producer_id: int, sequence: int, partition: TopicPartition, records: Produced) -> int:
+        """Append a batch outside of any transaction, and give the first one's offset; a repeat appends nothing.
+
+        Raises:
+            OutOfOrderSequenceError: the batch before it is missing.
+        """
+        last, base = self._idempotent.get((producer_id, partition), (-1, -1))
+        if sequence <= last:
+            return base if sequence == last else -1
+        if sequence > last + 1:
+            raise OutOfOrderSequenceError(f"{partition}: {sequence} after {last} of producer {producer_id}")
+        base = self.produce(partition, records)
+        self._idempotent[producer_id, partition] = (sequence, base)
+        return base
 
     def grow_topic(self, name: str, partitions: int) -> Topic:
         """Return a topic more partitions, as an operator does."""

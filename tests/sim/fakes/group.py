@@ -82,7 +82,8 @@ class Group(GroupOffsets):
     """
 
     def __init__(self, name: str, *, rebalance_s: float, appended: Callable[[], int]) -> None:
-        super().__init__(name, appended=appended)
+        super().__init__(name)
+        self._next_append = appended
         self.state = GroupState.EMPTY
         self.generation = 0
         self.is_moving = False

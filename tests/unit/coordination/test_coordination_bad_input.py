@@ -51,9 +51,8 @@ def raw_send(driver: ActorTestDriver, key: Any, value: Any, question: bytes | No
     headers = [] if question is None else [*asked(question, reply_to=f"{APP}-replies/0/me".encode()).items()]
 
     async def produce() -> None:
-        producer = driver._cluster.new_producer_id()
         source = TopicPartition(f"{APP}-coordination", partition)
-        driver._cluster.produce_idempotent(producer, 0, source, [(key, value, headers)])
+        driver._cluster.produce(source, [(key, value, headers)])
 
     driver._run(produce())
     driver.settle()
