@@ -222,7 +222,8 @@ def change(folder: Path, **fields: Any) -> None:
 
 def flip_a_number(folder: Path) -> None:
     file = folder / SUMMARY
-    file.write_text(re.sub(r'(?<="end_offset": )\d', lambda digit: str(int(digit[0]) ^ 1), file.read_text()))
+    last_digit = re.compile(r'("end_offset": \d*)(\d)')
+    file.write_text(last_digit.sub(lambda end: f"{end[1]}{int(end[2]) ^ 1}", file.read_text()))
 
 
 def cut_off(folder: Path) -> None:

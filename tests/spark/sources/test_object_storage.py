@@ -182,9 +182,9 @@ def test_no_bucket(spark: SparkSession, brokers: str, storage: Storage, log: Log
 @pytest.mark.parametrize("table", ["delta", "iceberg"])
 def test_no_bucket_of_a_table(spark: SparkSession, brokers: str, storage: Storage, log: Log, table: str):
     where = table_in(spark, "no-such-bucket", table)
-    with pytest.raises(ReplayError, match="no-such-bucket"):
+    with pytest.raises(ReplayError, match=r"no[-_]such[-_]bucket"):
         write_rebuild(kafka(spark, brokers, log.topic), to=where, as_of_ms=NOW_MS)
-    with pytest.raises(ReplayError, match=r"no-such-bucket|there is no table"):
+    with pytest.raises(ReplayError, match=r"no[-_]such[-_]bucket"):
         read_table(spark, where)
 
 
