@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _HASH = "__hash"
 _BROADCAST_ROWS = 1_000_000
 """Up to so many rows of a join's smaller side are sent to all tasks, at 150 bytes each or less."""
+_HASHED_ROWS = 200_000
+"""Up to so many a task, some 20 MB, where there are more."""
 
 
 def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataFrame:
@@ -77,7 +79,7 @@ def only_writes(offsets: DataFrame, records: DataFrame) -> DataFrame:
     last = offsets.select("partition", F.col("last.offset").alias("offset")).where("offset is not null")
     mask = F.bit_or(F.call_function("shiftleft", F.lit(1).cast("bigint"), _bit())).alias("mask")
     words = keep(last.groupBy(_word().alias("word")).agg(mask))
-    joined = records.withColumn("word", _word()).join(to_all(words, words.count()), "word")
+    joined = records.withColumn("word", _word()).join(to_all(words, words.count(), "word"), "word")
     kept = joined.where(F.getbit("mask", _bit()) == 1)
     # by a list of one: else Spark writes the search for the header out wherever metadata is used, in a method that is
     # too long for the JVM to compile
@@ -95,9 +97,15 @@ def _bit() -> Column:
     return F.col("offset").bitwiseAND(63).cast("int")
 
 
-def to_all(rows: DataFrame, count: int) -> DataFrame:
-    """Return the smaller side of a join, sent to all tasks unless its `count` of rows is too high for that."""
-    return rows.hint("broadcast" if count <= _BROADCAST_ROWS else "shuffle_hash")
+def to_all(rows: DataFrame, count: int, *columns: str) -> DataFrame:
+    """Return the smaller side of a join, sent to all tasks unless its `count` of rows is too high for that.
+
+    Then it is hashed in parts by `columns`, if those are what is joined by; without them Spark sorts both sides.
+    """
+    if count <= _BROADCAST_ROWS:
+        return rows.hint("broadcast")
+    # With a number of its own: Spark would join parts again until a task's memory can't hold their hashes.
+    return rows.repartition(-(-count // _HASHED_ROWS), *columns).hint("shuffle_hash") if columns else rows
 
 
 def _offset_below(before: Sequence[int | None] | Column) -> Column:
