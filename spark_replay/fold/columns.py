@@ -39,7 +39,7 @@ def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> Data
 
     try:
         own = json.loads(Path(schemas).read_text(encoding="utf-8"))[changelog]
-        reader, writers = own["reader"], {int(id): text for id, text in own["writers"].items()}
+        reader, writers = _in_a_record(own["reader"]), {int(id): _in_a_record(it) for id, it in own["writers"].items()}
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise InputError(
             f"{schemas} has no Avro schemas of {changelog} ({error!r}): write it by `faust -A APP schemas export`"
@@ -63,5 +63,12 @@ def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> Data
     for id, text in writers.items():
         # In front of each value: a zero byte, and the id of its schema.
         is_its = F.hex(value.substr(first, 5)) == f"{id:010X}"
-        columns = columns.when(is_its, from_avro(F.expr(f"substring(value, {first + 5})"), text, options))
+        content = from_avro(F.expr(f"substring(value, {first + 5})"), text, options)
+        columns = columns.when(is_its, content.getField(VALUE_COLUMNS))
     return state.withColumn(VALUE_COLUMNS, columns.otherwise(wrong))
+
+
+def _in_a_record(schema: str) -> str:
+    """Return the schema of a record of one field, which has the same bytes: Spark reads no union by itself."""
+    fields = [{"name": VALUE_COLUMNS, "type": json.loads(schema)}]
+    return json.dumps({"type": "record", "name": VALUE_COLUMNS, "fields": fields})
