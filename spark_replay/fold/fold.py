@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 _HASH = "__hash"
 _BROADCAST_ROWS = 1_000_000
 """Up to so many rows of a join's smaller side are sent to all tasks, at 150 bytes each or less."""
-_HASHED_ROWS = 200_000
-"""Up to so many a task, some 20 MB, where there are more."""
 
 
 def last_writes(rows: DataFrame, before: Sequence[int | None] | Column) -> DataFrame:
@@ -98,14 +96,11 @@ def _bit() -> Column:
 
 
 def to_all(rows: DataFrame, count: int, *columns: str) -> DataFrame:
-    """Return the smaller side of a join, sent to all tasks unless its `count` of rows is too high for that.
-
-    Then it is hashed in parts by `columns`, if those are what is joined by; without them Spark sorts both sides.
-    """
+    """Return the smaller side of a join, sent to all tasks; of a high `count`, hashed in parts by `columns`, if any."""
     if count <= _BROADCAST_ROWS:
         return rows.hint("broadcast")
-    # With a number of its own: Spark would join parts again until a task's memory can't hold their hashes.
-    return rows.repartition(-(-count // _HASHED_ROWS), *columns).hint("shuffle_hash") if columns else rows
+    # In parts of 20 MB: without their number Spark would join them again until a task's memory can't hold one.
+    return rows.repartition(-(-count // 200_000), *columns).hint("shuffle_hash") if columns else rows
 
 
 def _offset_below(before: Sequence[int | None] | Column) -> Column:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jinja2
 
@@ -112,7 +112,8 @@ def render_report(report: Report, *, made: Made) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("spark_replay", "templates"),
         autoescape=True,
-        finalize=_fit,
+        # Control characters and direction marks are shown wherever the template shows a text.
+        finalize=lambda value: escaped(value, keep="\n\t") if type(value) is str else value,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -224,11 +225,6 @@ def _cell(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int | float) else str(value)
-
-
-def _fit(value: Any) -> Any:
-    """Escape control characters and direction marks, wherever the template shows a text."""
-    return escaped(value, keep="\n\t") if type(value) is str else value
 
 
 def _version() -> str:

@@ -351,8 +351,7 @@ def _with_own(
     try:
         merged = own_rows(layout, [present.get(number) for number in range(before)], count)
     except ValueError as error:
-        kept = f"what its {counted(before, 'partition')} keep besides"
-        text = f"{topic.name}: {kept} can't be merged into {count}: {error}"
+        text = f"{topic.name}: what its {counted(before, 'partition')} keep besides can't be merged into {count}: {error}"
         refuse([PlacementError(f"{text}. Publish to a multiple of {before}, where nothing is merged")])
     new = [(number, bytearray(key), bytearray(raw), NEVER) for number, raw in enumerate(merged) if raw is not None]
     own = state.sparkSession.createDataFrame(new, "partition int, key binary, value binary, expires_at_ms bigint")
