@@ -351,7 +351,7 @@ def _with_own(
     try:
         merged = own_rows(layout, [present.get(number) for number in range(before)], count)
     except ValueError as error:
-        text = f"{topic.name}: what its {counted(before, 'partition')} keep besides can't be merged into {count}: {error}"
+        text = f"{topic.name}: what else its {counted(before, 'partition')} keep can't be merged into {count}: {error}"
         refuse([PlacementError(f"{text}. Publish to a multiple of {before}, where nothing is merged")])
     new = [(number, bytearray(key), bytearray(raw), NEVER) for number, raw in enumerate(merged) if raw is not None]
     own = state.sparkSession.createDataFrame(new, "partition int, key binary, value binary, expires_at_ms bigint")
