@@ -27,6 +27,11 @@ def differences(source: str) -> Iterator[str]:
             yield f"line {node.lineno}: the generator is evaluated at once"
         if isinstance(node, ast.Raise) and node.cause is not None and "caused(" not in ast.unparse(node):
             yield f"line {node.lineno}: the error is raised without its cause"
+        if isinstance(node, ast.ExceptHandler):
+            awaited = [inner.lineno for inner in ast.walk(node) if isinstance(inner, ast.Await)]
+            again = [inner.lineno for inner in ast.walk(node) if isinstance(inner, ast.Raise) and inner.exc is None]
+            if awaited and again and max(again) > min(awaited):
+                yield f"line {max(again)}: behind an await, another error may be raised again"
 
 
 @pytest.mark.parametrize("path", COMPILED)
@@ -37,6 +42,10 @@ def test_a_compiled_module_means_the_same(path: str) -> None:
 @pytest.mark.parametrize(
     ("source", "what"),
     [
+        (
+            "async def work(it):\n    try:\n        pass\n    except OSError:\n        await it.end()\n        raise",
+            "line 6: behind an await",
+        ),
         ("class Row(Struct, array_like=True):\n    at_ms: int", "keywords of class Row"),
         ("def rows():\n    return (row for row in ())", "evaluated at once"),
         ("raise ValueError from error", "without its cause"),

@@ -177,13 +177,17 @@ class InOrder(Executor):
                 # It isn't to blame for what was handled before.
                 await processor.commit()
             processor.scope.source_offset, messages.source = processor.reached - 1, internal.source or home
+            failure = None
             try:
                 await self._handling.message(messages, internal.record, internal)
-            except RecordError:
-                await processor.commit()
-                raise
+            except RecordError as error:
+                # It isn't raised here: see `work` of the processor.
+                failure = error
             finally:
                 messages.source = home
+            if failure is not None:
+                await processor.commit()
+                raise failure
             internal.handled()
             await processor.commit_if_due(internal.record, is_careful=is_careful)
             inbox, took_most_s = self._inbox, min(max(took_s, DUE_S), MOST_DUE_S)

@@ -178,19 +178,22 @@ class TaskProcessor:
         """
         try:
             await self._work()
-        except GivenBack:
-            await self._leave()
-            raise
         except RefusedRecordError:
             # What the broker refuses is still held.
             raise
-        except RecordError:
+        except (GivenBack, RecordError, NewerVersionError) as error:
+            # Behind an await, compiled code would raise what is handled elsewhere by then.
+            failure = error
+        else:
+            return
+        if isinstance(failure, GivenBack):
+            await self._leave()
+        elif isinstance(failure, RecordError):
             await self.end_in_order()
-            raise
-        except NewerVersionError:
+        else:
             # A task that stands still is read: its stores have to have all that is committed.
             await self._commit_ended()
-            raise
+        raise failure
 
     async def _work(self) -> None:
         inbox, executor = self.inbox, self.executor
