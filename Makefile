@@ -40,7 +40,7 @@ check: $(READY)  ## lint, types, dependencies between packages, tidiness
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m dev.tidy
 
-test: $(READY)  ## every kind of test, on a real broker and a real Spark: about 17 minutes on two cores; the long ones are in `make nightly`
+test: $(READY)  ## every kind of test, on a real broker and a real Spark: about 13 minutes on two cores; the long ones are in `make nightly`
 	$(MAKE) --no-print-directory --jobs 2 check compiled
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 

@@ -70,5 +70,5 @@ def value_columns(state: DataFrame, schemas: str | Path, changelog: str) -> Data
 
 def _in_a_record(schema: str) -> str:
     """Return the schema of a record of one field, which has the same bytes: Spark reads no union by itself."""
-    fields = [{"name": VALUE_COLUMNS, "type": json.loads(schema)}]
-    return json.dumps({"type": "record", "name": VALUE_COLUMNS, "fields": fields})
+    field = f'{{"name": "{VALUE_COLUMNS}", "type": {schema}}}'
+    return f'{{"type": "record", "name": "{VALUE_COLUMNS}", "fields": [{field}]}}'

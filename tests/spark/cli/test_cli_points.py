@@ -100,7 +100,7 @@ def test_values_decoded_by_the_app(spark: SparkSession, brokers: str, tmp_path: 
     result = run("rebuild", *common)
     assert result.exit_code == 0, result.output
     assert (last_json(result.stdout)["keys"], last_json(result.stdout)["undecodable"]) == (2, 1)
-    assert "1 keys or values don't decode" in result.stderr
+    assert "keys and values that don't decode: 1." in result.stderr
     rows = {bytes(row["key"]): row for row in read_rebuild(spark, tmp_path / "to").collect()}
     assert (rows[b"a"]["key_json"], json.loads(rows[b"a"]["value_json"])) == ('"a"', {"command": "ls"})
     assert (rows[b"b"]["key_json"], rows[b"b"]["value_json"]) == ('"b"', None)

@@ -28,7 +28,7 @@ def test_the_shop_reads_and_writes_protobuf(monkeypatch: pytest.MonkeyPatch) -> 
         for message in messages_of(block("docs/how-to/formats.md", "Protobuf").code)
     ]
     assert lines == ["Order item:string count:int64", "Total count:int64"]
-    classes: Any = SimpleNamespace(**messages("page_order.proto", "\n".join(lines)))
+    classes: Any = SimpleNamespace(**messages("page_order.proto", "\n".join(lines), package="page"))
     monkeypatch.setitem(sys.modules, "order_pb2", classes)
     names = block("docs/how-to/formats.md", "Protobuf", 3).run({})
     with ActorTestDriver(names["app"]) as driver:

@@ -58,12 +58,12 @@ def served(registry: FakeRegistry, answer: Any = None) -> Iterator[str]:
         thread.join(10)
 
 
-def messages(name: str, text: str, uses: tuple[Any, ...] = ()) -> dict[str, Any]:
+def messages(name: str, text: str, uses: tuple[Any, ...] = (), package: str = "shop") -> dict[str, Any]:
     """Return the classes of a file, by name; `text` has a message a line: `Order item:string count:int64`.
 
     Indented ones are inside of the last one before.
     """
-    file = descriptor_pb2.FileDescriptorProto(name=name, package="shop", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(name=name, package=package, syntax="proto3")
     pool = descriptor_pool.Default()
     file.dependency.extend(uses)
     at: list[Any] = [file.message_type]
@@ -86,7 +86,7 @@ def messages(name: str, text: str, uses: tuple[Any, ...] = ()) -> dict[str, Any]
     def classes(descriptors: Any) -> dict[str, Any]:
         own: dict[str, Any] = {}
         for one in descriptors:
-            own[one.full_name.removeprefix("shop.")] = message_factory.GetMessageClass(one)
+            own[one.full_name.removeprefix(f"{package}.")] = message_factory.GetMessageClass(one)
             own |= classes(one.nested_types)
         return own
 

@@ -56,9 +56,12 @@ class World:
         self.now_ms += 3 * MINUTE_MS
 
     def compact(self, below: int) -> None:
+        """Up to the first record that is too young: a broker cleans whole segments in front of the first young one."""
         last = {key: offset for offset, (key, _) in sorted(self.log.items()) if offset < below}
-        for offset, (key, written_ms) in list(self.log.items()):
-            if offset < last.get(key, -1) and written_ms <= self.now_ms - self.lag_ms:
+        for offset, (key, written_ms) in sorted(self.log.items()):
+            if written_ms > self.now_ms - self.lag_ms:
+                break
+            if offset < last.get(key, -1):
                 del self.log[offset]
 
     def archive(self, limit: int | None) -> None:
