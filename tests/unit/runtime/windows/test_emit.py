@@ -77,7 +77,7 @@ def expected(kind, seen, stream_ms):
     return [
         (key, [end_ms - BEGIN_MS, *shown(window), total])
         for end_ms in due
-        for _, (key, window, total) in sorted(waiting[end_ms].items())
+        for key, window, total in sorted(waiting[end_ms].values(), key=lambda change: (change[1].end_ms, change[0]))
     ]
 
 
@@ -86,6 +86,7 @@ def expected(kind, seen, stream_ms):
 @settings(max_examples=examples(40), deadline=None)
 @given(steps=STEPS)
 @example(steps=[("a", 1, 5), ("a", 1, 2), ("a", 1, 20), "crash", ("a", 1, 100)])
+@example(steps=[("a", 1, 0), ("a", 1, 1), ("b", 1, 0), ("a", 1, 8)])  # of two that begin at once, a's ends later
 def test_each_change_is_handed_out_once_with_the_last_value_of_its_interval(kind, emit_s, steps):
     shop, stream_ms = Shop(KINDS[kind], emit_s), -1
     with ActorTestDriver(shop.app, partitions=1) as driver:
