@@ -18,7 +18,7 @@ from tests.sim.planted import MAX_SEEDS, Patch, Planted, rewritten
 
 def take_the_latest_first(patch: Patch) -> None:
     """Of the inputs' heads the one with the highest timestamp goes first."""
-    edit = ("found.sort(key=_first)", "found.sort(key=lambda one: -one[0])")
+    edit = ("timeline.sort(key=_first)", "timeline.sort(key=lambda one: -one[0])")
     patch.setattr(inbox, "merged", rewritten(inbox.merged, edit))
 
 

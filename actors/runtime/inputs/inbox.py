@@ -368,14 +368,14 @@ def take_in_order(
 
 def merged(parts: Iterable[Part[Input]], turns: Iterable[int]) -> list[Part[Input]]:
     """Return the records of several inputs in order: those that follow each other in one input are together."""
-    found: list[tuple[int, Input, InputRecord]] = []
+    timeline: list[tuple[int, Input, InputRecord]] = []
     for _, (one, records) in sorted(zip(turns, parts, strict=True), key=_first):
-        found += zip(places_of(records), repeat(one), records)
+        timeline += zip(places_of(records), repeat(one), records)
     # Stable: of one timestamp, the parts stay in the order of their turns.
-    found.sort(key=_first)
+    timeline.sort(key=_first)
     runs: list[Part[Input]] = []
     last, run = None, list[InputRecord]()
-    for _, one, record in found:
+    for _, one, record in timeline:
         if one is not last:
             last, run = one, []
             runs.append((one, run))
