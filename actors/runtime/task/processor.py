@@ -186,6 +186,11 @@ class TaskProcessor:
             failure = error
         else:
             return
+        await self._commit_before(failure)
+        raise failure
+
+    async def _commit_before(self, failure: GivenBack | RecordError | NewerVersionError) -> None:
+        """Commit what was handled before the work ends with an error."""
         if isinstance(failure, GivenBack):
             await self._leave()
         elif isinstance(failure, RecordError):
@@ -193,7 +198,6 @@ class TaskProcessor:
         else:
             # A task that stands still is read: its stores have to have all that is committed.
             await self._commit_ended()
-        raise failure
 
     async def _work(self) -> None:
         inbox, executor = self.inbox, self.executor
