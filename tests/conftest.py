@@ -120,7 +120,9 @@ def brokers(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
     folder = shared_folder(request.config, tmp_path_factory) / KAFKA
     # An expired transaction is aborted within a second, not within 10; compaction comes after one, not after 15.
     often = ("transaction.abort.timed.out.transaction.cleanup.interval.ms", "log.cleaner.backoff.ms")
-    return Cluster.up(folder, overrides=dict.fromkeys(often, "1000")).bootstrap
+    # Tests write with timestamps of long ago, whose records a broker would delete at its next look.
+    overrides = dict.fromkeys(often, "1000") | {"log.retention.ms": "-1"}
+    return Cluster.up(folder, overrides=overrides).bootstrap
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
