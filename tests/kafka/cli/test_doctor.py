@@ -125,8 +125,9 @@ async def commit(brokers: str, setup: Setup, source: TopicPartition, offset: int
 
 async def test_offsets_that_retention_overtakes(brokers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = an_app(unique("kept"), brokers, tmp_path)
-    await all_topics(setup, brokers)
     topic = f"{setup.app.conf.id}-in"
+    await make_topics(brokers, topic, config={"retention.ms": str(7 * DAY_MS)})
+    await others(setup, brokers)
     source = TopicPartition(topic, partition_for(b"a", 2))
     await send(brokers, topic, [(b"a", b"1"), (b"a", b"2"), (b"a", b"3")])
     await commit(brokers, setup, source, 1)
