@@ -71,7 +71,7 @@ class RecordTooLargeError(UsageError):
     """A handler wrote or sent a record that its topic's `max.message.bytes` refuses."""
 
 
-class Rejected(ActorsError):  # noqa: N818  what a handler says, not what went wrong in it
+class Rejected(ActorsError):  # noqa: N818  what a handler answers, not a failure of it
     """Raised by a handler to refuse a message: nothing that it wrote or sent remains, and who asked is told why.
 
     `data` is for who asked: anything that JSON can say. Errors of other classes refuse a message too if the actor names

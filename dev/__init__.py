@@ -1,4 +1,4 @@
-"""What developing this project needs and a user's app does not."""
+"""The tools for developing this project, which a user's app doesn't need."""
 
 from pathlib import Path
 

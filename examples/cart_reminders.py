@@ -27,7 +27,7 @@ class Checkout(msgspec.Struct, tag="checkout"):
 
 
 class Cart(msgspec.Struct):
-    """What is in the cart."""
+    """The content of a cart."""
 
     things: list[str] = []
 

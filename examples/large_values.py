@@ -41,5 +41,5 @@ lengths = app.topic("lengths", key_type=str, value_type=int)
 
 @app.actor(uploads)
 async def measure(ctx: Context, payload: Payload) -> None:
-    """Tell how long an upload is."""
+    """Send the length of an upload."""
     ctx.send(lengths, key=ctx.key, value=len(await get(payload)))

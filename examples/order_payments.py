@@ -15,19 +15,19 @@ app = App("order-payments", broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.
 
 
 class Order(msgspec.Struct):
-    """What is to be paid, in cents."""
+    """The price of an order, in cents."""
 
     cents: int
 
 
 class Payment(msgspec.Struct):
-    """What was paid, in cents."""
+    """An amount that was paid, in cents."""
 
     cents: int
 
 
 class Account(msgspec.Struct):
-    """What is known of an order; `due` is None until the order is there."""
+    """The state of an order; `due` is None until the order is there."""
 
     due: int | None = None
     paid: int = 0

@@ -48,7 +48,7 @@ class Reserve(msgspec.Struct, tag="reserve"):
 
 
 class Release(msgspec.Struct, tag="release"):
-    """What was reserved for an order goes back."""
+    """Release the things that were reserved for an order."""
 
     order: str
 
@@ -132,12 +132,12 @@ class Process(Actor[Order]):
             self._give_back("payment refused")
 
     async def unpaid(self, _: GivenUp) -> None:
-        """Give the things back if the payment service can't be reached."""
+        """Release the things if the payment service can't be reached."""
         self._give_back("payment failed")
 
     @timer
     async def timed_out(self) -> None:
-        """Give up an order whose things weren't there in time; one that is being paid has to wait for the outcome."""
+        """Cancel an order whose things weren't there in time; one that is being paid has to wait for the outcome."""
         if self.state.step == "reserving":
             self._end("failed", "timed out")
 

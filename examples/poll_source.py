@@ -28,7 +28,7 @@ class Item(msgspec.Struct):
 
 
 class Page(msgspec.Struct):
-    """What the service answers: the items after a cursor, and the cursor behind them."""
+    """An answer of the service: the items after a cursor, and the cursor behind them."""
 
     items: list[Item]
     cursor: int

@@ -11,7 +11,7 @@ from actors.sinks.postgres import Postgres
 
 
 class Order(msgspec.Struct):
-    """What was bought."""
+    """An order of a customer."""
 
     customer: str
     cents: int

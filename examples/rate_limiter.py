@@ -34,7 +34,7 @@ class Decision(msgspec.Struct):
 
 
 class Permits(msgspec.Struct):
-    """What is in the bucket, as of a time in Unix seconds."""
+    """The content of the bucket, as of a time in Unix seconds."""
 
     left: float = PERMITS
     at_s: float = 0.0
@@ -48,7 +48,7 @@ class Bucket(Actor[Permits]):
 
     @receive
     async def take(self, message: Take) -> Decision:
-        """Give permits out, all or none."""
+        """Grant permits, all or none."""
         now_s = time.time() if message.at_s is None else message.at_s
         filled = min(PERMITS, self.state.left + max(0.0, now_s - self.state.at_s) / REFILL_S)
         is_allowed = filled >= message.permits

@@ -19,7 +19,7 @@ app = App("parcels", broker=BROKER)
 
 
 class Status(msgspec.Struct):
-    """What is known of a parcel."""
+    """The status of a parcel."""
 
     place: str = ""
     scans: int = 0

@@ -22,7 +22,7 @@ class Sale(msgspec.Struct):
 
 
 class Total(msgspec.Struct):
-    """What a shop sold in the minute that begins at `minute_ms`."""
+    """The sales of a shop in the minute that begins at `minute_ms`."""
 
     minute_ms: int
     cents: int

@@ -37,5 +37,5 @@ class Visitor(Actor[Visit]):
         self.state.pages.append(page)
 
     async def on_expire(self) -> None:
-        """Give the visit out when it is over."""
+        """Send the visit when it is over."""
         self.ctx.send(visits, key=self.key, value=self.state)

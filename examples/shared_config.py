@@ -18,7 +18,7 @@ app = App("shared-config", broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1
 
 
 class Limits(msgspec.Struct):
-    """What a printer may do."""
+    """The limits of a printer."""
 
     pages: int = 0
     color: bool = False

@@ -17,7 +17,7 @@ app = App("shipments", broker=os.environ.get("KAFKA_URL", "kafka://127.0.0.1:909
 
 
 class Order(msgspec.Struct):
-    """What was bought."""
+    """An order of a customer."""
 
     id: str
     customer: int

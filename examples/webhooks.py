@@ -24,7 +24,7 @@ class Event(msgspec.Struct, tag="event"):
 
 
 class Deliveries(msgspec.Struct):
-    """What is known of an endpoint."""
+    """The deliveries to an endpoint."""
 
     sent: int = 0
     delivered: int = 0

@@ -156,7 +156,7 @@ class DataFolder:
             raise StoreUnavailableError(f"can't delete the database at {path}: {error}") from error
 
     def close(self) -> None:
-        """Let go of the folder. May be called twice."""
+        """Release the folder. May be called twice."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -455,7 +455,7 @@ class RocksReader(_Database):
     def open(cls, path: Path | str, *, identity: DatabaseIdentity | None = None) -> RocksReader:
         """Open the database in the folder `path` for reading, with or without an owner.
 
-        Changes nothing that an owner reads. Yet rocksdict writes its `rocksdict-config.json` anew, with the same
+        Changes nothing that an owner reads. Yet rocksdict writes its `rocksdict-config.json` again, with the same
         content, so that permission to write that file is needed.
 
         Raises:

@@ -63,7 +63,7 @@ class Scan:
         return key, value
 
     def cut_short(self) -> None:
-        """Let go of the database, whose lock an iterator would keep."""
+        """Release the database, whose lock an iterator would keep."""
         self._rows = None
 
     def _finish(self, rows: Any) -> None:

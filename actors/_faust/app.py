@@ -322,7 +322,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
             first_wait: before the second attempt; doubled for each further one.
             longest_wait: no wait is longer.
             timeout: of one attempt.
-            repeat: "never" for a call that is made once at most. Its start is committed before it; if it isn't known
+            repeat: "never" for a call that is made once at most. Its start is committed before it; if it is unknown
                 then how the call ended, it isn't made again.
             on_give_up: the method of the class actor, by name, that gets the `GivenUp` of a call that was given up; of
                 a function actor the function, marked with its `timer`. Without it the call is parked.

@@ -460,7 +460,7 @@ class ActorService(Service):  # type: ignore[misc]
         self._exits.push_async_callback(close_in_time)
 
     def _note_end(self, parts: StartingWorker, committer: Committer, loop_watch: LoopWatch) -> None:
-        """Note how the worker ends: what is noted last goes first."""
+        """Register the steps of the end, in reverse order."""
 
         async def end_dispatcher() -> None:
             if self._dispatcher is not None:

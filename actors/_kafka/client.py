@@ -481,7 +481,7 @@ def limits_of(request: FetchRequest) -> tuple[int, int, int, int, str]:
 
 
 async def started(client: Owned) -> Owned:
-    """Start a client and return it. One that can't start is let go.
+    """Start a client and return it. One that can't start is closed.
 
     Raises:
         KafkaError: it can't start; see `broker_errors`.

@@ -91,7 +91,7 @@ InitProducerIdRequest_v3 = request_struct(
 
 
 class InitProducerIdRequest(_OneVersion):
-    """Ends what an id left open, and gives a producer id and epoch that shut out whoever had the id before."""
+    """Ends what an id left open, and gives a producer id and epoch that shut out the former user of the id."""
 
     STRUCT = InitProducerIdRequest_v3
 

@@ -130,7 +130,7 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        # Whoever read the output has enough of it: click knows what to do.
+        # The reader of the output has enough of it: click knows what to do.
         raise
     except (ActorsError, StoreError, OSError) as error:
         raise click.ClickException(_one_line(told(error))) from error

@@ -39,7 +39,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A request for the resource, as clients send it.
 
     Attributes:
-        owner: who asks; a holder that asks again gets its own token again.
+        owner: the client; a holder that asks again gets its own token again.
         kind: what the resource is taken for; everyone has to agree as long as it is held or waited for.
         shared: as one of many readers, of a lock.
         permits: how many of a semaphore's.
@@ -304,7 +304,7 @@ def _refusal(lock: Lock, want: Want) -> Reason | None:
 
 
 def _queued(lock: Lock, waiter: Waiter) -> Step:
-    """Let one wait as the last, or, if it asks anew, in the place of the owner's earlier request."""
+    """Add a waiter: as the last, or with `anew` in the place of the owner's earlier request."""
     own = [one for one in lock.waiters if waiter.want.anew and one.want.owner == waiter.want.owner]
     if not own:
         return msgspec.structs.replace(lock, waiters=(*lock.waiters, waiter)), []

@@ -1,7 +1,7 @@
 """The messages between clients and the service: JSON with the tag `type` and the version `v` of the protocol.
 
-All times are milliseconds. A `claim` is made up by who asks: it names what a request takes, so that renewing it, giving
-it back or withdrawing the request concerns nothing else, though another program runs under the same name.
+All times are milliseconds. A `claim` is made up by the client: it names what a request takes, so that renewing it,
+giving it back or withdrawing the request concerns nothing else, though another program runs under the same name.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Renew(Request, frozen=True, kw_only=True, tag="renew"):
 
 
 class Release(Request, frozen=True, kw_only=True, tag="release"):
-    """Let go once. Answer: `Done` or `Refusal`."""
+    """Release once. Answer: `Done` or `Refusal`."""
 
     owner: str
     token: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 MAX_MEMBERS = 1_000
-"""Of a group: the state is written anew with each sign of life."""
+"""Of a group: the state is written again with each sign of life."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +118,7 @@ def leave(group: Group, name: str, claim: str = "") -> Group:
 
 
 def withdraw(node: Node, group: Group, barrier: Barrier, claim: str) -> tuple[Node, Group, Barrier, tuple[Party, ...]]:
-    """Take back whatever a claim led to, and give the parties that are sent away."""
+    """Withdraw all that a claim led to; return the parties that leave the barrier."""
     if node.claim == claim:
         node = Node(version=node.version + 1)
     group = msgspec.structs.replace(group, members=tuple(one for one in group.members if one.claim != claim))
@@ -127,9 +127,9 @@ def withdraw(node: Node, group: Group, barrier: Barrier, claim: str) -> tuple[No
 
 
 def enter(barrier: Barrier, party: Party, parties: int) -> tuple[Barrier, tuple[Party, ...]] | None:
-    """Let one more wait; when all are there, the barrier opens for those who are given, and begins anew.
+    """Add a party; when all are there, the barrier opens for the returned ones, and begins again.
 
-    One who enters again, under the same name, takes its own place. None if those who wait wait for another number.
+    A party that enters again, under the same name, keeps its place. None if the waiting ones expect another number.
     """
     if barrier.waiting and barrier.parties != parties:
         return None
@@ -153,13 +153,13 @@ def overdue_group(group: Group, now_ms: int) -> Group:
 
 
 def overdue_barrier(barrier: Barrier, now_ms: int) -> tuple[Barrier, tuple[Party, ...]]:
-    """Let those go whose time at the barrier is over, and give them."""
+    """Remove the parties whose time at the barrier is over, and return them."""
     late = tuple(party for party in barrier.waiting if party.deadline_ms <= now_ms)
     return _without(barrier, late), late
 
 
 def _without(barrier: Barrier, gone: tuple[Party, ...]) -> Barrier:
-    """Let parties go; when nobody waits any more, the next ones may agree on another number."""
+    """Remove parties; when none waits any more, the next ones may agree on another number."""
     still = tuple(party for party in barrier.waiting if party not in gone) if gone else barrier.waiting
     return Barrier(parties=barrier.parties if still else 0, waiting=still, generation=barrier.generation)
 

@@ -235,7 +235,7 @@ def _may_return(effect: Effect) -> bool:
 
 
 class _ReplayHandling(Handling):
-    """Passes over what can't be replayed, where the product stops."""
+    """Skips what can't be replayed, where the product stops."""
 
     __slots__ = ("_unknowns",)
 

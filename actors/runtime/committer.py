@@ -270,7 +270,7 @@ class Committer:
                     raise
 
     async def _apart(self, taken: list[_Waiting], refusal: BatchesRefusedError) -> None:
-        """Commit those that weren't refused together, and then each refused one alone: it may have had bad company."""
+        """Commit the accepted ones together, then each refused one alone: another one may have been the reason."""
         alone = []
         for place, error in sorted(refusal.errors.items()):
             if len(taken) > 1 and isinstance(error, CommitRefusedError):

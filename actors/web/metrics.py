@@ -62,7 +62,7 @@ _GAUGES: Iterable[tuple[str, str, Callable[[TaskStatus], Number]]] = (
     ("time_ahead_seconds", "How far the partition's time is ahead of the worker's.", lambda task: task.ahead_ms / 1000),
     ("stream_time_seconds", "Stream time, of actors with window stores.", lambda task: _seconds(task.stream_ms)),
     ("stream_time_held_seconds", "How long one feed has held stream time back.", lambda task: task.held_s),
-    ("changelog_retention_seconds", "The shortest of the windows' changelogs.", lambda task: task.kept_s),
+    ("changelog_retention_seconds", "The shortest retention of the windows' changelogs.", lambda task: task.kept_s),
     ("task_paused", "1 while an operator has paused the partition.", lambda task: float(task.paused_at_ms is not None)),
     ("task_epoch", "The epoch of the partition's ownership.", lambda task: task.epoch or None),
     ("last_commit_timestamp_seconds", "When the newest commit began.", lambda task: _seconds(task.last_commit_at_ms)),
@@ -250,7 +250,7 @@ def _stores(seen: WorkerStatus) -> Iterator[Metric]:
     of_stores: Iterable[tuple[str, str, Callable[[StoreStatus], Number]]] = (
         ("store_keys", "About how many keys the store has.", lambda store: store.keys),
         ("store_size_bytes", "What the store takes on disk and in memtables.", lambda store: store.size_bytes),
-        ("store_changelog_offset", "Up to where of its changelog the store goes.", lambda one: one.changelog_offset),
+        ("store_changelog_offset", "The changelog offset that the store is at.", lambda one: one.changelog_offset),
     )
     for name, text, of_store in of_stores:
         yield _gauge(name, text, _STORE, ((labels, of_store(store)) for labels, store in stores))

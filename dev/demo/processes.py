@@ -44,7 +44,7 @@ class WorkerProcess:
             raise DemoError(f"{self.name} ended with code {self._process.returncode}: {said[-1]}")
 
     def owns(self, address: str) -> bool:
-        """Tell whether an address in the leader registry is this process."""
+        """Return whether an address in the leader registry is this process."""
         return address.endswith(f":{self.port}")
 
     def kill(self) -> None:

@@ -90,7 +90,7 @@ def archive(
 
     With --every the command runs until SIGTERM or Ctrl-C, and then ends within seconds with exit code 0. Each batch
     writes a file for each partition that has new records: --every 1s can write 86,400 files a day for each, which
-    slows down readers; use 60s or more, and --compact. The documentation's page 'Replay' tells how to set the topics'
+    slows down readers; use 60s or more, and --compact. The documentation's page 'Replay' says how to set the topics'
     min.compaction.lag.ms.
 
     The last line on standard output is a JSON object: topics (by name the end of each partition), batches, records,

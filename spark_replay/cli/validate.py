@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     "--incremental",
     type=Place(),
     metavar="DIR",
-    help="A rebuild from before --against: of the log only what lies behind it is read.",
+    help="A rebuild older than --against: only the log behind it is read.",
 )
-@click.option("--invariants", is_flag=True, help="Check the log itself: too, or alone without another side.")
+@click.option("--invariants", is_flag=True, help="Check the log itself, beside a comparison or alone.")
 @click.option("--put-if-absent", is_flag=True, help="The store is written by put_if_absent only: no key may change.")
 @click.option(
     "--min-keys",

@@ -1,6 +1,6 @@
 """The manifest of an export: which partitions a worker held, and the position each of them belongs to.
 
-See "Export" in `docs/design/0001-formats.md`. Whoever reads the Parquet files (Spark) needs
+See "Export" in `docs/design/0001-formats.md`. A reader of the Parquet files (Spark) needs
 this module and nothing else.
 """
 

@@ -5,8 +5,8 @@ partition have come, and the key of a row's message.
 
 A worker removes windows, and records of joins, that are past their retention from its disk without a delete in the
 changelog, whose own retention removes the records at another time. The row `m` says which rows these may be, in the
-commit after which they may go: all that begin with the first letter of `expired` and come before it. So whoever holds
-such rows may remove them, and whoever compares two sides leaves them out.
+commit after which they may go: all that begin with the first letter of `expired` and come before it. So a holder of
+such rows may remove them, and a comparison of two sides leaves them out.
 """
 
 from __future__ import annotations

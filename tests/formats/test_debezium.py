@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from actors import App, Context
+from actors.testing import ActorTestDriver
 from dev import connect as kafka_connect
 from dev import postgres as postgresql
 from dev.connect import Format
 from dev.parts import Part
+from tests.documents import block
 from tests.formats.changes import (
     FORMATS,
     RECORDED,
@@ -106,3 +109,28 @@ async def test_a_renamed_table_has_another_topic(debezium: Part, brokers: str, p
         assert json.loads(event.key) == {"n": 2}
         assert json.loads(event.value)["source"]["table"] == "figures"
         assert len(await read_all(brokers, f"{prefix}.public.numbers")) == 1
+
+
+@pytest.mark.nightly
+async def test_a_router_keeps_a_renamed_table_in_its_topic(debezium: Part, brokers: str, postgres: str) -> None:
+    """The settings are those of the page."""
+    database = make_database(postgres)
+    postgresql.run_sql(database, "create table customers (id int primary key, name text)")
+    postgresql.run_sql(database, "insert into customers values (1, 'Ada')")
+    settings = json.loads(block("docs/how-to/debezium.md", "What changes do").code)
+    with following(debezium, database) as prefix:
+        await streaming(debezium, prefix, database)
+        kafka_connect.follow(debezium, prefix, database, settings=settings)
+        renamed = ("alter table customers rename to clients", "insert into clients values (2, 'Bob')")
+        postgresql.run_sql(database, *renamed, "update clients set name = 'Eve' where id = 1")
+        events = await events_of(brokers, f"{prefix}.public.customers", 3)
+    app = App("shop", broker="kafka://127.0.0.1:9092")
+    table = app.table(app.topic("db.public.customers", key_type=int, value_type=dict), name="customers", cdc="debezium")
+
+    @app.actor(app.topic("orders", key_type=int, value_type=str), stores=[table])
+    async def label(ctx: Context, order: str) -> None: ...
+
+    with ActorTestDriver(app) as driver:
+        for event in sorted(events, key=lambda event: json.loads(event.value)["source"]["lsn"]):
+            driver.send("db.public.customers", key=event.key, value=event.value, raw=True)
+        assert {key: row["name"] for key, row in driver.items(table).items()} == {1: "Eve", 2: "Bob"}

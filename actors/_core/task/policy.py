@@ -60,7 +60,7 @@ class OnError:
     park: Errors = ()
 
     def __post_init__(self) -> None:
-        """Refuse what can't be meant.
+        """Refuse settings that contradict each other.
 
         Raises:
             ValueError: naming the argument.

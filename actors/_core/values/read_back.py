@@ -120,7 +120,7 @@ def difference(value: Any, back: Any, path: str = "$") -> str | None:
 
 
 def kept_test(type_: Any) -> Callable[[Any], bool] | None:
-    """Return a test that tells of what was written as JSON that it is read back as it is; None for most types.
+    """Return a test whether a value written as JSON is read back as it is; None for most types.
 
     It goes by the classes of a value's parts, which is quicker than to read it back. False says nothing.
     """

@@ -30,7 +30,7 @@ logger = escaping(logging.getLogger(__name__))
 IN_SYNC, UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 LAG, LARGEST, POLICY = "max.compaction.lag.ms", "max.message.bytes", "cleanup.policy"
 MISSING = "it is missing"
-CHOICES = "The documentation's page 'Operations' has the choices, at 'The worker doesn't start'"
+CHOICES = "The documentation's page \"Errors at a worker's start\" has the choices"
 LEAST_RECORD_BYTES = 64 * 1024
 """The room for a slice of 48 KiB with its headers and key."""
 

@@ -87,7 +87,7 @@ class FetchesById(Hook):
         before = self._ids.pop(partition, None)
         if topic_id not in ("", NO_ID):
             self._ids[partition] = uuid.UUID(topic_id)
-        # The partition's end isn't news for the session, but it is for whoever begins to read.
+        # The partition's end isn't news for the session, but it is for a reader that begins.
         self._sessions = {node: session.restarted() for node, session in self._sessions.items()}
         return before != self._ids.get(partition)
 

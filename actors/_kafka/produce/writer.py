@@ -74,7 +74,7 @@ ANSWER_S = 5.0
 MOST_NAMED = 3
 """How many partitions an error names."""
 INIT_S = 60.0
-"""How long a producer id is asked for before somebody has to be told; the caller asks again."""
+"""How long a producer id is asked for until an error is raised; the caller asks again."""
 STOP_IT = "stop the other process"
 NOTHING_LOST = "Nothing is lost: the task takes over again"
 _LEADERS = "leaders of partitions"

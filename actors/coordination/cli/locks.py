@@ -47,7 +47,7 @@ class ListLocks(Operation):
         when = f"as committed at {moment(reading.read_at_ms)}"
         rows = [row for name in names for row in _rows(name)]
         is_over = any(name.is_over(holder.expires_ms) for name in names for holder in name.resource.lock.holders)
-        over = "over: by the clock. A worker of the service lets it go when one runs"
+        over = "over: by the clock. A worker of the service releases it when one runs"
         return Answer(
             content={"app": app, "read_at_ms": reading.read_at_ms, "names": [name.lock_json() for name in names]},
             table=(f"Locks of {app}, {when}", _COLUMNS, rows) if names else None,

@@ -19,7 +19,7 @@ from actors.runtime.message.context import Context
 CLOSE_S = 2.0
 """`close` takes no longer, though brokers may be away."""
 SETTLE_S = 1.0
-"""So much of that is for what is being withdrawn."""
+"""The part of that in which pending requests are withdrawn."""
 
 
 class Coordination(Sharing):

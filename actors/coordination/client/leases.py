@@ -151,7 +151,7 @@ class Lease:
         await asyncio.shield(self._releasing)
 
     def replaced(self) -> None:
-        """Say that what it holds is another lease's now: it ends, gives nothing back, and isn't lost."""
+        """End it without a release, and not as lost: another lease has its grant now."""
         self._is_released, self._ending = True, None
         if self._renewing is not None:
             self._renewing.cancel()

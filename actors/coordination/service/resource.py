@@ -61,7 +61,7 @@ class Resource(msgspec.Struct):
         )
 
     def shows(self) -> tuple[Any, ...]:
-        """Return the parts whose changes watchers are told of: a renewal of a lease or membership isn't one."""
+        """Return the parts whose changes watchers get: a renewal of a lease or membership isn't one."""
         holders = tuple((holder.owner, holder.token, holder.data) for holder in self.lock.holders)
         members = tuple((member.name, member.data) for member in self.group.members)
         return holders, self.node.version, members

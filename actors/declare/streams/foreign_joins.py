@@ -261,7 +261,7 @@ class _Topics(NamedTuple):
 
 
 def _topics(app: Any, join: str, *, of: Table[Any, Any], like: Table[Any, Any]) -> _Topics:
-    """Return the topic that tells of the rows of one table by the keys of the other one.
+    """Return the topic that carries the rows of one table by the keys of the other one.
 
     Raises:
         ConfigurationError: its name would be longer than Kafka takes.

@@ -256,7 +256,7 @@ class Actor(Generic[S, K]):
         """Act when this key's state has expired, which `self.state` still shows; what is set then begins a new one."""
 
     def forget(self) -> None:
-        """Remove this key's state, and its rows in map, list and set stores: the next message begins anew."""
+        """Remove this key's state, and its rows in map, list and set stores: the next message begins without."""
         if self._state is _UNREAD:
             self._stateful().replaced_own(self.ctx)
         self._stateful().delete_own(self.ctx)

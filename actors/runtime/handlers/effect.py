@@ -103,7 +103,7 @@ class Effect(Generic[P, R]):
     permits: Any = None
 
     def __post_init__(self) -> None:
-        """Refuse what can't be meant.
+        """Refuse settings that contradict each other.
 
         Raises:
             ValueError: naming the argument.

@@ -185,7 +185,7 @@ class Inbox:
 class MergedInbox(Inbox):
     """The inbox of a task with several inputs.
 
-    `has_more` returns whether an input that has nothing here isn't known to be at its end; `monotonic` returns seconds.
+    `has_more` returns whether an input that has nothing here may not be at its end; `monotonic` returns seconds.
     Of records of one timestamp, that of the input with the lowest of `turns` goes first.
     """
 

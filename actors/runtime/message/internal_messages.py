@@ -22,7 +22,7 @@ class InternalRecord:
     """The record that an internal message's context has.
 
     Attributes:
-        id: what identifies the message for whoever sees it twice; by default its topic, partition and offset.
+        id: what identifies the message to a reader that gets it twice; by default its topic, partition and offset.
         timer: the timer's name if it is one.
         tag: what its id has behind the topic's name if that is made of topic, partition and offset.
         what: what its handler is called by, for people; "" if its key says enough.

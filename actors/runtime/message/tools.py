@@ -78,8 +78,8 @@ class EffectCall:
 
     Attributes:
         idempotency_key: the same each time that this call is made. Hand it on to whom the function calls.
-        fencing_token: the epoch of the partition's owner. A later owner's is higher, so whoever keeps the highest that
-            it saw can refuse a worker that lost its partition.
+        fencing_token: the epoch of the partition's owner. A later owner's is higher, so a service that keeps the
+            highest that it saw can refuse a worker that lost its partition.
         attempt: counted from 1. An attempt that a worker's death cut short isn't counted.
         actor: the actor's name.
         key: the key of the message whose handler recorded the call, as bytes.

@@ -54,7 +54,7 @@ _from_headers = _FromHeaders()
 
 
 def current_headers() -> list[tuple[str, bytes]]:
-    """Return the headers that carry the context of whoever runs now; none outside of spans."""
+    """Return the headers that carry the current context; none outside of spans."""
     return [(name, value.encode()) for name, value in _carried().items()]
 
 

@@ -476,7 +476,7 @@ class Effects:
         return await (attempt if tracing is None else tracing.effect(run.head.record, attempt))
 
     def _report(self, run: Run, outcome: Outcome) -> _Report | None:
-        """Return what the actor is told of an outcome; None for nothing."""
+        """Return the report of an outcome to its actor; None for nothing."""
         record, methods = run.head.record, self._spec.methods
         if outcome.error is None:
             then = None if record.then is msgspec.UNSET else record.then

@@ -71,7 +71,7 @@ class StandbyState:
     """A store's partition as this worker's copy has it.
 
     `position` is the next changelog offset to apply, `lag` how many offsets it lacked at the last look, None if that
-    isn't known. `current_ms` is the time of the last look whose end it has reached, None before the first one,
+    is unknown. `current_ms` is the time of the last look whose end it has reached, None before the first one,
     `looked_ms` that of the last look at all: an old one tells that the copy isn't followed now.
     """
 
@@ -368,12 +368,12 @@ class Asking:
         self._asked_for: set[TaskId] = set()
 
     def assigned(self, warm_ups: set[TaskId]) -> None:
-        """Note an assignment: what was asked for and is a warm-up still came to nothing."""
+        """Note an assignment: a rebalance was asked for in vain if a copy that it was for is a warm-up still."""
         if self._asked_for:
             self._rest_s = REST.longer_s(self._rest_s) if self._asked_for & warm_ups else REST.first_s
             self._asked_for = set()
         self._first_warm_s = None
-        # Whoever asked for this one: many new members that ask one after the other would stop the group all the time.
+        # Whichever member asked for this one: many new members that ask in turn would stop the group all the time.
         self._not_before_s = max(self._not_before_s, self._clock.monotonic() + REST.first_s)
 
     def is_due(self, warm: set[TaskId], wanted: int) -> bool:

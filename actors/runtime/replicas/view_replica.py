@@ -394,7 +394,7 @@ class ViewReplica(Policy[_PartitionReplica]):
         return None
 
     async def write(self, store: _PartitionReplica, writes: Sequence[tuple[bytes, bytes | None]]) -> None:
-        """Write a chunk, and have what it changed be told."""
+        """Write a chunk, and report its changes."""
         changed = list(changes(writes, store.store.get))
         store.store.apply(writes, store.position)
         self._wake()
@@ -416,7 +416,7 @@ class ViewReplica(Policy[_PartitionReplica]):
     async def _rebuild(self, number: int, facts: TopicFacts) -> _PartitionReplica:
         spare = await self._stores.spare(number)
         new, old = await self._restored(spare, facts, number), self._copies.get(number)
-        # What a damaged store had isn't known: to those who are told of changes, all of its keys are new.
+        # What a damaged store had is unknown: to callbacks, all of its keys are new.
         before: Iterator[tuple[bytes, bytes]] = iter(()) if old is None or old.is_damaged else old.store.scan()
         differing = differences(before, spare.scan())
         self._copies[number] = new

@@ -40,7 +40,7 @@ current_app: ContextVar[Any] = ContextVar("actors_app")
 
 
 class _Done:
-    """Awaited, it is done: the message that is handled has what was told."""
+    """The awaitable of a tell in a handler: it returns at once, since the tell is a part of the message's commit."""
 
     def __await__(self) -> Any:
         yield from ()

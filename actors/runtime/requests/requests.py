@@ -288,7 +288,7 @@ async def carry(
 
     Raises:
         AskTimeoutError: none came in time.
-        BrokerRefusedError: the broker doesn't take who asks.
+        BrokerRefusedError: the broker refuses the user.
     """
     until_s = clock.monotonic() + timeout.total_seconds()
     failure: BrokerUnavailableError | None = None

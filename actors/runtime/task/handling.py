@@ -135,7 +135,7 @@ class Handling:
         """Settle a message that is known to fail, or that an operator dropped; return whether it is one."""
         id = identity(state.source, record)
         if internal is not None and id in self.dropped:
-            logger.warning("%s key %s: %s is dropped, as told", state.source, show_bytes(record.key), internal.what)
+            logger.warning("%s key %s: %s is dropped on command", state.source, show_bytes(record.key), internal.what)
             self._consume(state, record, internal, len(state.outputs))
             state.scope.release()
             return True

@@ -41,7 +41,7 @@ REGISTRY_S = 2.0
 """The registry is read no more often: a task that moved shows in its new owner's answer anyway."""
 ANSWER_S = 3.0
 SILENT_ANSWER_S = 0.5
-"""How long who didn't answer the last time is waited for: the page must not wait long each time."""
+"""How long a page waits for a worker that didn't answer the last time."""
 MAX_REPORT_BYTES = 4 * 1024 * 1024
 """Of one worker's report; one with a thousand partitions has about 1 MiB."""
 MAX_REPORTS_BYTES = 32 * 1024 * 1024
@@ -248,13 +248,13 @@ class Group:
         self._members_s = time.monotonic()
 
     def _meet(self) -> None:
-        """Find out at which members' addresses nobody known is, or nobody who answers: another may have come there."""
+        """Note the members' addresses at which no known worker answers: another one may run there."""
         known = {seen.address for seen in self._known.values() if seen.silent_since_ms is None}
         addresses = [address for address in self._members.addresses if address not in known][:MAX_WORKERS]
         self._strangers = {address: self._strangers.get(address) or Seen("", address) for address in addresses}
 
     def _know(self) -> None:
-        """Take those in who said their names; one of a name that answers already at another address stays out."""
+        """Add workers that reported their names, unless one of that name answers at another address."""
         for seen in self._strangers.values():
             if seen.status is None:
                 continue

@@ -326,7 +326,7 @@ def _copy(worker: str, status: WorkerStatus, parts: Sequence[StandbyState]) -> C
 
 
 def _unheard(cluster: ClusterStatus, key: TaskKey, silent: set[str], copies: Sequence[CopyCell]) -> PartitionRow:
-    """Return the row of a partition that no worker tells of: what the registry says."""
+    """Return the row of a partition that no worker reports, from the registry."""
     record = cluster.owners.get(key)
     is_silent = record is not None and record.worker in silent
     return PartitionRow(

@@ -202,7 +202,7 @@ class Broadcast:
         finally:
             # After any error: nobody is to wait for events that don't come.
             for follower in self._all():
-                follower.end("cut", "the changelog can't be followed on: connect again")
+                follower.end("cut", "the changelog can't be read any further: connect again")
 
     async def _follow_on(self, logs: TopicLogs, facts: TopicFacts, idle_s: float) -> None:
         topic_ids = {self._topic: facts.topic_id}

@@ -300,16 +300,6 @@ def a_partitioner(code: Block, _: Path) -> None:
         assert driver.items(app.stores["latest"]) == dict.fromkeys(("ada", "bob", "eve"), Reading(1.5))
 
 
-@runs("docs/how-to/upgrades.md", "Raise the version of a state")
-def a_raised_version(code: Block, _: Path) -> None:
-    names = code.run({})
-    with ActorTestDriver(names["app"]) as driver:
-        driver.tell("Account", "ada", names["Add"](5))
-        assert driver.get("Account", "ada") == names["Balance"](5)
-        upgrade = names["Account"].state_upgrades[1]
-        assert upgrade({"amount": 3}) == {"cents": 300}
-
-
 @runs("docs/how-to/test.md", "Testing without a broker")
 def a_test(code: Block, _: Path) -> None:
     code.run(block("docs/reference/actors.md", "Class actors").run({}))["test_deposits_add_up"]()
@@ -445,7 +435,8 @@ def test_nothing_is_named_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("code", of("json"), ids=lambda one: one.label)
 def test_json_is_json(code: Block) -> None:
-    assert json.loads(code.code)["format"] == 1
+    content = json.loads(code.code)
+    assert content.get("format") == 1 or not code.label.startswith("docs/design/")
 
 
 @pytest.mark.parametrize("code", of("yaml"), ids=lambda one: one.label)

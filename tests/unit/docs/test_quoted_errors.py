@@ -61,9 +61,22 @@ def runs(text: str) -> list[Run]:
 
 
 @cache
-def runs_of_code() -> set[Run]:
+def texts_of_code() -> list[str]:
     paths = (path for root in ("actors", "stores", "spark_replay") for path in ROOT.glob(f"{root}/**/*.py"))
-    return {run for path in paths for text in _texts(path) for piece in text.split(GAP) for run in runs(piece)}
+    return [text for path in paths for text in _texts(path)]
+
+
+@cache
+def runs_of_code() -> set[Run]:
+    return {run for text in texts_of_code() for piece in text.split(GAP) for run in runs(piece)}
+
+
+def places_in(text: str) -> list[tuple[str, str]]:
+    """Return the page of the documentation, and the section or "", that a text refers to."""
+    return [
+        (one or other, section)
+        for one, other, section in re.findall(r"""documentation's page (?:'([^']+)'|"([^"]+)")(?:, '([^']+)')?""", text)
+    ]
 
 
 def quoted(page: str) -> list[str]:
@@ -93,3 +106,18 @@ def test_an_error_that_the_code_has_no_more_is_noticed() -> None:
     assert not is_of_code("was eaten by mice")
     assert not is_of_code("another process has its transactional id, or it was too slow")
     assert is_of_code("the end of an open transaction that holds back the group's offset")
+
+
+def test_each_page_that_an_error_refers_to_is_there() -> None:
+    texts = (path.read_text() for path in sorted(ROOT.glob("docs/*/*.md")))
+    pages = [re.findall(r"^#+ (.+)$", text, re.MULTILINE) for text in texts]
+    places = {place for text in texts_of_code() for place in places_in(text)}
+    assert len(places) > FEWEST_RUNS
+    for title, section in places:
+        [headings] = [headings for headings in pages if re.fullmatch(rf"{re.escape(title)}(:.*)?", headings[0])]
+        assert not section or section in headings, (title, section)
+
+
+def test_a_reference_to_a_page_is_found() -> None:
+    text = """the documentation's page 'Snapshots', 'A corrected state'; the documentation's page "A worker's start" """
+    assert places_in(text) == [("Snapshots", "A corrected state"), ("A worker's start", "")]

@@ -63,25 +63,6 @@ def test_it_starts_with_what_the_project_and_the_package_have(tmp_path: Path) ->
                 check_command(re.sub(r" > .*", "", line))
 
 
-def test_the_walk_has_a_time_for_each_command_before_the_dashboard() -> None:
-    text = (ROOT / PAGE).read_text()
-    rows = re.findall(r"^\| (.+?) \| ([\d.]+) s \|$", text, re.MULTILINE)
-    times = [float(at) for _, at in rows]
-    assert times == sorted(times)
-    commands = [
-        line
-        for one in blocks_of(PAGE)
-        if one.label.startswith(f"{PAGE}#1.")
-        for line in one.code.splitlines()
-        if not line.startswith(("source ", "cd "))
-    ]
-    named = [re.sub(r"`(.+?)`.*", r"\1", step) for step, _ in rows]
-    assert named[-1] == "the dashboard in the browser"
-    assert len(named) == len(commands) + 1
-    assert all(command.startswith(name) for command, name in zip(commands, named, strict=False))
-
-
 def test_only_the_tutorial_has_scripts() -> None:
-    """`tests/kafka/docs/test_tutorial.py` runs its blocks in `bash`, `tests/spark/cli/test_audit.py` the audit's."""
-    labels = {one.label for one in BLOCKS if one.language in {"bash", "ini"}} - {"docs/how-to/audit.md#The script"}
-    assert {label.partition("#")[0] for label in labels} == {PAGE}
+    """`tests/kafka/docs/test_tutorial.py` runs its blocks in `bash`."""
+    assert {one.label.partition("#")[0] for one in BLOCKS if one.language in {"bash", "ini"}} == {PAGE}

@@ -1,4 +1,4 @@
-"""The script of the hourly audit: its exit codes, with a stand-in for Spark's program, and the page that shows it."""
+"""The script of the hourly audit: its exit codes, with a stand-in for Spark's program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import ROOT, block
+from tests.documents import ROOT
 
 SCRIPT = ROOT / "docs" / "ops" / "audit.sh"
 # answers as `spark_replay` does: an object, and the exit code that the environment has for the command
@@ -35,10 +35,6 @@ def audit(folder: Path, **codes: str) -> tuple[int, list[str], list[str]]:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     printed = [json.loads(line)["command"] for line in done.stdout.splitlines() if line]
     return done.returncode, printed, calls.read_text().splitlines()
-
-
-def test_the_page_shows_the_script() -> None:
-    assert block("docs/how-to/audit.md", "The script").code == SCRIPT.read_text()
 
 
 @pytest.mark.parametrize(
