@@ -39,6 +39,7 @@ from benchmarks.peers.systems import (
     FLINK,
     KAFKA_STREAMS,
     OURS,
+    OURS_COMPILED,
     QUIX,
     SPARK,
     SYSTEMS,
@@ -52,6 +53,7 @@ from dev.kafka import Cluster
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "peers.json"
 LATENCY_RATES = {
     OURS: (100, 1_000, 10_000),
+    OURS_COMPILED: (100, 1_000, 10_000),
     KAFKA_STREAMS: (100, 1_000, 10_000),
     QUIX: (100, 1_000),
     FAUST: (100, 1_000),

@@ -17,6 +17,8 @@ from benchmarks.peers.systems import (
     KAFKA_STREAMS_CACHED,
     KAFKA_STREAMS_DIRECT,
     OURS,
+    OURS_COMPILED,
+    OWN_SYSTEMS,
     QUIX,
     SPARK,
 )
@@ -24,6 +26,7 @@ from benchmarks.peers.tables import Table
 
 NAMES = {
     OURS: "ours",
+    OURS_COMPILED: "ours, compiled engine",
     KAFKA_STREAMS: "Kafka Streams",
     KAFKA_STREAMS_CACHED: "Kafka Streams, caching on",
     KAFKA_STREAMS_DIRECT: "Kafka Streams, stores not transactional",
@@ -64,37 +67,38 @@ def ratios(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
         "ratio_to_spark": SPARK,
         "ratio_to_flink": FLINK,
     }
-    return {name: _ratios_to(peer, runs) for name, peer in peers.items()}
+    compiled = {"compiled_to_kafka_streams": _ratios(OURS_COMPILED, KAFKA_STREAMS, runs)}
+    return {name: _ratios(OURS, peer, runs) for name, peer in peers.items()} | compiled
 
 
-def _ratios_to(peer: str, runs: Sequence[Run]) -> dict[str, float]:
+def _ratios(ours: str, peer: str, runs: Sequence[Run]) -> dict[str, float]:
     found: dict[str, float | None] = {}
     for scenario in SCENARIOS:
-        found[scenario.name] = _ratio(peer, _compared(scenario, runs), itemgetter("records_per_s"))
+        found[scenario.name] = _ratio(ours, peer, _compared(scenario, runs), itemgetter("records_per_s"))
         for name, figure in WINDOWED_FIGURES.items() if scenario.span_ms else ():
-            found[f"{scenario.name}_{name}"] = _ratio(peer, _of(runs, scenario.name), itemgetter(figure))
+            found[f"{scenario.name}_{name}"] = _ratio(ours, peer, _of(runs, scenario.name), itemgetter(figure))
     at_rate = [run for run in _of(runs, LATENCY) if run["rate"] == LATENCY_RATE]
     for part in ("p50", "p99"):
-        found[f"latency_{part}"] = _ratio(peer, at_rate, itemgetter(f"{part}_ms"))
+        found[f"latency_{part}"] = _ratio(ours, peer, at_rate, itemgetter(f"{part}_ms"))
     for sparse in _sparse_ones():
         for name, figure in SPARSE_FIGURES.items():
-            found[f"{sparse.name}_{name}"] = _ratio(peer, _of(runs, sparse.name), itemgetter(figure))
+            found[f"{sparse.name}_{name}"] = _ratio(ours, peer, _of(runs, sparse.name), itemgetter(figure))
     warm = [run for run in _of(runs, TAKEOVER) if not run["cold"]]
-    found[TAKEOVER] = _ratio(peer, warm, itemgetter("all_s"))
+    found[TAKEOVER] = _ratio(ours, peer, warm, itemgetter("all_s"))
     sizes = sorted({run["keys"] for run in _of(runs, RESTORE)})
     for keys in sizes:
         for cold in (True, False):
             some = [run for run in _of(runs, RESTORE) if run["cold"] == cold and run["keys"] == keys]
             name = ("restore_cold" if cold else "restore_warm") + ("" if keys == sizes[0] else f"_{keys}")
-            found[name] = _ratio(peer, some, lambda run: 1 / float(run["all_s"]))
+            found[name] = _ratio(ours, peer, some, lambda run: 1 / float(run["all_s"]))
     return {name: round(ratio, 3) for name, ratio in found.items() if ratio is not None}
 
 
-def _ratio(peer: str, runs: Iterable[Run], figure: Callable[[Run], float]) -> float | None:
+def _ratio(ours: str, peer: str, runs: Iterable[Run], figure: Callable[[Run], float]) -> float | None:
     by_round: dict[int, dict[str, float]] = {}
     for run in runs:
         by_round.setdefault(run["round"], {})[run["system"]] = figure(run)
-    found = [figures[OURS] / figures[peer] for figures in by_round.values() if {OURS, peer} <= figures.keys()]
+    found = [figures[ours] / figures[peer] for figures in by_round.values() if {ours, peer} <= figures.keys()]
     return statistics.median(found) if found else None
 
 
@@ -109,8 +113,8 @@ def _rates(runs: Sequence[Run]) -> Table:
         "rates",
         "Run commands of 116 bytes, half of them repeats: put if absent, the first of each is forwarded. One thread a "
         "worker, 4 partitions, commit interval 100 ms, no caching where not said. Records/s by the group's committed "
-        "offsets: median (least to most); the ratio is that of ours, exactly once, to Kafka Streams "
-        "without caching, of the same round.",
+        "offsets: median (least to most); the ratios are those of ours, exactly once, interpreted and compiled, to "
+        "Kafka Streams without caching, of the same round.",
         ["", "records/s", "ratio", "CPU s per million", "max RSS of a worker, MiB", "records"],
         [row for scenario in SCENARIOS if not scenario.span_ms for row, _ in _rate_rows(scenario, runs)],
     )
@@ -133,8 +137,9 @@ def _windows(runs: Sequence[Run]) -> Table:
 def _rate_rows(scenario: Scenario, runs: Sequence[Run]) -> Iterator[tuple[list[str], list[Run]]]:
     """Return a row for each system, with its runs."""
     for system, some in _by_system(_of(runs, scenario.name)):
-        ratio = _ratio(KAFKA_STREAMS, _compared(scenario, runs), itemgetter("records_per_s"))
-        has_ratio = system == (KAFKA_STREAMS if scenario.beside else OURS)
+        has_ratio = system == KAFKA_STREAMS if scenario.beside else system in OWN_SYSTEMS
+        ours = OURS if scenario.beside else system
+        ratio = _ratio(ours, KAFKA_STREAMS, _compared(scenario, runs), itemgetter("records_per_s"))
         row = [
             f"{scenario.title}: {NAMES[system]}",
             _spread([run["records_per_s"] for run in some], "{:,.0f}"),

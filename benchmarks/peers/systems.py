@@ -20,6 +20,7 @@ from benchmarks.peers.java_build import HEAP, java_command, streams_version
 from dev import REPOSITORY
 
 OURS = "ours"
+OURS_COMPILED = "ours_compiled"
 KAFKA_STREAMS = "kafka_streams"
 KAFKA_STREAMS_CACHED = "kafka_streams_cached"
 KAFKA_STREAMS_DIRECT = "kafka_streams_direct"
@@ -27,7 +28,9 @@ QUIX = "quix"
 FAUST = "faust"
 SPARK = "spark"
 FLINK = "flink"
-SYSTEMS = (OURS, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, KAFKA_STREAMS_DIRECT, QUIX, FAUST, SPARK, FLINK)
+SYSTEMS = (OURS, OURS_COMPILED, KAFKA_STREAMS, KAFKA_STREAMS_CACHED, KAFKA_STREAMS_DIRECT, QUIX, FAUST, SPARK, FLINK)
+OWN_SYSTEMS = (OURS, OURS_COMPILED)
+"""Ours as the pure wheel has it, and with the engine compiled (`make compiled-engine`)."""
 JAVA_SYSTEMS = (KAFKA_STREAMS, KAFKA_STREAMS_CACHED, KAFKA_STREAMS_DIRECT)
 """Kafka Streams: as the tables have it, with caching, and with stores that aren't transactional."""
 EXACTLY_ONCE = "exactly_once"
@@ -40,6 +43,7 @@ _MODULES = {
 }
 """Where ours has jobs that aren't in `apps/ours.py`."""
 
+COMPILED = REPOSITORY / ".local" / "compiled"
 _APPS = Path(__file__).resolve().parent / "apps"
 _OWN_PACKAGES = {
     QUIX: ("quixstreams==3.28.1",),
@@ -58,7 +62,7 @@ _CONNECTOR_JARS = (
 )
 """How the names of the jars begin that the systems don't have themselves."""
 _VERSIONS: dict[str, Callable[[], str]] = {
-    OURS: lambda: metadata.version("faust-actors"),
+    **dict.fromkeys(OWN_SYSTEMS, lambda: metadata.version("faust-actors")),
     **dict.fromkeys(JAVA_SYSTEMS, streams_version),
     QUIX: lambda: _own_version(QUIX),
     FAUST: lambda: metadata.version("faust-streaming"),
@@ -115,7 +119,7 @@ class Job:
     @property
     def group(self) -> str:
         """The consumer group whose committed offsets tell how far the job is."""
-        return f"{self.app}-actors" if self.system == OURS else self.app
+        return f"{self.app}-actors" if self.system in OWN_SYSTEMS else self.app
 
     @property
     def has_group(self) -> bool:
@@ -135,7 +139,7 @@ class Job:
         """The topic that the state can be folded from."""
         if self.system == QUIX:
             return f"changelog__{self.app}--{self.source}--default"
-        return f"{self.app}--state-changelog" if self.system == OURS else f"{self.app}-state-changelog"
+        return f"{self.app}--state-changelog" if self.system in OWN_SYSTEMS else f"{self.app}-state-changelog"
 
     @property
     def read_key(self) -> Callable[[bytes], bytes]:
@@ -151,6 +155,11 @@ class Job:
             return lambda value: int(struct.unpack(">q", value)[0])
         return lambda value: int(json.loads(value))
 
+    @property
+    def cwd(self) -> Path:
+        """Where the worker is started: what it imports is there."""
+        return COMPILED if self.system == OURS_COMPILED else REPOSITORY
+
     def command(self, folder: Path) -> list[str]:
         """Return the worker's command line, its state kept in `folder`."""
         if self.system in JAVA_SYSTEMS:
@@ -160,7 +169,7 @@ class Job:
         if self.system in _CONNECTORS:
             app = _APPS / f"{self.system}_app.py"
             return [str(_own_python(self.system)), str(app), HEAP, *_connector_jars(self.system)]
-        module = _MODULES.get(self.work, "ours") if self.system == OURS else "faust_app"
+        module = _MODULES.get(self.work, "ours") if self.system in OWN_SYSTEMS else "faust_app"
         options = ["-A", f"benchmarks.peers.apps.{module}", "-D", str(folder)]
         return [sys.executable, "-m", "faust", *options, "worker", "-l", "info", "--without-web"]
 
@@ -213,6 +222,8 @@ def prepare(system: str) -> None:
     """Build or install what a system needs, so that no measurement waits for it."""
     if system in JAVA_SYSTEMS:
         java_command()
+    elif system == OURS_COMPILED:
+        subprocess.run(["make", "compiled-engine"], cwd=REPOSITORY, check=True, stdout=sys.stderr)
     elif system in _OWN_PACKAGES:
         _own_python(system)
         if system in _CONNECTORS:

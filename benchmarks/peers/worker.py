@@ -11,7 +11,6 @@ from collections.abc import Set
 from pathlib import Path
 
 from benchmarks.peers.systems import Job
-from dev import REPOSITORY
 
 _STOP_S = 25.0
 _GONE = (FileNotFoundError, ProcessLookupError)
@@ -39,7 +38,7 @@ class Worker:
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 self.job.command(self.folder),
-                cwd=REPOSITORY,
+                cwd=self.job.cwd,
                 env=self.job.environment(self.folder),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
