@@ -22,6 +22,7 @@ from actors.admin.parked.reader import (
 )
 from actors.declare.definition import ActorDefinition
 from actors.errors import UsageError
+from actors.runtime.clock import machine_ms
 from stores._core.printable import moment
 
 KINDS: tuple[What, ...] = ("timer",)
@@ -91,12 +92,20 @@ class DropTimer(Operation):
         (outcome,) = control.outcomes
         where = {"actor": self.actor, "partition": outcome.line.partition, "key": key_json(outcome.line)}
         # Others of the key may have fired meanwhile.
-        gone = [entry_id for entry_id in outcome.gone if entry_id == self.id]
+        gone = [_gone(entry) for entry in outcome.line.entries if entry.id == self.id and entry.id in outcome.gone]
         return Answer(
-            content={"command": self.verb, **where, "gone": gone, "error": outcome.failure},
-            lines=[f"dropped: {entry_id}" for entry_id in gone],
+            content={"command": self.verb, **where, "gone": [self.id] * len(gone), "error": outcome.failure},
+            lines=gone,
             failure=outcome.failure,
         )
+
+
+def _gone(entry: Entry) -> str:
+    """Return what became of a timer: one that came due meanwhile may have fired before the command was carried out."""
+    timer = _timer_of(entry)
+    if timer.every_ms is not None or (timer.clock == "wall" and timer.due_ms > machine_ms()):
+        return f"dropped: {entry.id}"
+    return f"gone: {entry.id}, dropped or fired: it was due at {moment(timer.due_ms)} by the {timer.clock} clock"
 
 
 def _timed(setup: Setup, actor: str) -> ActorDefinition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from actors import App, Context
 from actors.admin.operation import Answer
+from actors.admin.parked import control
 from actors.admin.parked.reader import ParkedError
 from actors.admin.timers import DropTimer, ListTimers
 from actors.errors import UsageError
@@ -48,6 +50,7 @@ def shop(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Ite
     with ActorTestDriver(world.app, partitions=1) as driver:
         for key, text in (("a", "once late 60"), ("a", "every often 10"), ("b", "stream soon 5"), ("c", "once c 90")):
             driver.send(world.topic, key=key, value=text)
+        monkeypatch.setattr("actors.admin.timers.machine_ms", driver._clock.wall_ms)
         yield Shop(driver, world, monkeypatch)
 
 
@@ -89,6 +92,23 @@ def test_a_periodic_timer_has_one_id_and_is_dropped_between_its_times(shop: Shop
     shop.run(DropTimer(actor="remind", key="a", id=before))
     shop.driver.advance(20)
     assert shop.world.fired == fired == [("a", "often")] * 3  # type: ignore[attr-defined]
+
+
+def test_a_timer_that_may_have_fired_is_not_said_to_be_dropped(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def send(*args: Any) -> list[int]:
+        await asyncio.sleep(100)
+        return await shop.send(*args)
+
+    of = ids(shop.run(ListTimers()))
+    monkeypatch.setattr(control, "send_commands", send)
+    fired = shop.run(DropTimer(actor="remind", key="c", id=of["c", "c"]))
+    assert ("c", "c") in shop.world.fired  # type: ignore[attr-defined]
+    assert (fired.content["gone"], fired.failure) == ([of["c", "c"]], None)
+    assert fired.lines[-1].startswith(f"gone: {of['c', 'c']}, dropped or fired: it was due at 2")
+    stream = shop.run(DropTimer(actor="remind", key="b", id=of["b", "soon"]))
+    assert stream.lines[-1].startswith(f"gone: {of['b', 'soon']}, dropped or fired: it was due at 2")
+    often = shop.run(DropTimer(actor="remind", key="a", id=of["a", "often"]))
+    assert often.lines == [f"dropped: {of['a', 'often']}"]
 
 
 def test_a_key_is_named_as_a_table_shows_it(shop: Shop) -> None:
