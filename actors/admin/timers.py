@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from actors._faust.setup import Setup
 from actors.admin.host import definition_of
-from actors.admin.operation import Answer, Caller, Operation, argument, option
+from actors.admin.operation import Answer, Caller, Operation, option
 from actors.admin.parked.control import Control
 from actors.admin.parked.reader import (
     Entry,
@@ -22,6 +22,7 @@ from actors.admin.parked.reader import (
 )
 from actors.declare.definition import ActorDefinition
 from actors.errors import UsageError
+from actors.runtime.clock import machine_ms
 from stores._core.printable import moment
 
 KINDS: tuple[What, ...] = ("timer",)
@@ -72,7 +73,7 @@ class DropTimer(Operation):
     command: ClassVar[str] = "timers drop"
     actor: str
     key: str
-    entry_id: str = argument("ID")
+    id: str
     timeout_s: float = option("How many seconds to wait for the outcome.", 30.0, flag="--timeout")
 
     async def run(self, setup: Setup, caller: Caller) -> Answer:
@@ -80,23 +81,31 @@ class DropTimer(Operation):
         definition = _timed(setup, self.actor)
         async with ParkedReader.connect(setup) as reader:
             lines = await _lines_of_key(reader, definition, self.key)
-            lines = [line for line in lines if any(entry.id == self.entry_id for entry in line.entries)]
+            lines = [line for line in lines if any(entry.id == self.id for entry in line.entries)]
             if not lines:
                 raise ParkedError(
-                    f"actor {self.actor} has no timer {self.entry_id!r} for key {self.key!r}: it fired, or was dropped "
+                    f"actor {self.actor} has no timer {self.id!r} for key {self.key!r}: it fired, or was dropped "
                     "or set again. See `timers list`"
                 )
             control = Control(setup, reader, lines, self.timeout_s)
-            await control.drop(self.entry_id)
+            await control.drop(self.id)
         (outcome,) = control.outcomes
         where = {"actor": self.actor, "partition": outcome.line.partition, "key": key_json(outcome.line)}
         # Others of the key may have fired meanwhile.
-        gone = [entry_id for entry_id in outcome.gone if entry_id == self.entry_id]
+        gone = [_gone(entry) for entry in outcome.line.entries if entry.id == self.id and entry.id in outcome.gone]
         return Answer(
-            content={"command": self.verb, **where, "gone": gone, "error": outcome.failure},
-            lines=[f"dropped: {entry_id}" for entry_id in gone],
+            content={"command": self.verb, **where, "gone": [self.id] * len(gone), "error": outcome.failure},
+            lines=gone,
             failure=outcome.failure,
         )
+
+
+def _gone(entry: Entry) -> str:
+    """Return what became of a timer: one that came due meanwhile may have fired before the command was carried out."""
+    timer = _timer_of(entry)
+    if timer.every_ms is not None or (timer.clock == "wall" and timer.due_ms > machine_ms()):
+        return f"dropped: {entry.id}"
+    return f"gone: {entry.id}, dropped or fired: it was due at {moment(timer.due_ms)} by the {timer.clock} clock"
 
 
 def _timed(setup: Setup, actor: str) -> ActorDefinition:

@@ -170,9 +170,9 @@ class Control:
         for outcome in outcomes:
             if (source := outcome.line.source) in waiting:
                 outcome.failure = (
-                    f"no owner of {source} carried the command out in time: is a worker running, and not stopped in "
-                    f"front of another record? The command is in the topic at offset {waiting[source]}, and takes "
-                    "effect when its turn comes"
+                    f"no owner of {source} carried the command out in time: is a worker running, and neither paused "
+                    "nor stopped in front of another record? The command is in the topic at offset "
+                    f"{waiting[source]}, and takes effect when its turn comes"
                 )
         await self._look(outcomes)
         while any(outcome.is_pending for outcome in outcomes) and time.monotonic() < deadline_s:

@@ -376,7 +376,7 @@ def wanted_keys(definition: ActorDefinition, key: str | bytes) -> Callable[[byte
     if isinstance(key, bytes):
         return key.__eq__
     raw_keys = (os.fsencode(key), _encoded(definition, key), b"" if key == NULL_KEY else None)
-    return lambda found: found in raw_keys or shown(found) == key
+    return lambda found: found in raw_keys or key in (text := shown(found), printable(text))
 
 
 def chosen(
@@ -477,7 +477,7 @@ def _place(cursor: str) -> Place:
     try:
         place: Place = msgspec.msgpack.decode(decode_base64(cursor), type=Place)
     except MALFORMED as error:
-        raise ParkedError(f"{cursor[:80]!r} isn't a cursor of `parked list`") from error
+        raise ParkedError(f"{cursor[:80]!r} isn't a cursor of such a list") from error
     return place
 
 

@@ -187,4 +187,4 @@ def test_the_page_shows_requests_that_are_taken() -> None:
     shown = re.findall(r"^\| `POST /operations/(\S+)` \| `(.+)` \|$", page, re.MULTILINE)
     kinds = {kind.command.replace(" ", "/"): kind for kind in OPERATIONS}
     taken = [operation_of(kinds[path], arguments_of(kinds[path]), body.encode()) for path, body in shown]
-    assert [operation.command for operation in taken] == ["pause", "parked retry", "timers list"]
+    assert [operation.command for operation in taken] == ["pause", "parked retry", "timers list", "timers drop"]
