@@ -10,7 +10,8 @@ import pytest
 from spark_replay.comparison.causes import CAUSES
 from spark_replay.comparison.exports import find_folders, kind_of, open_side, store_of, worker_name
 from spark_replay.comparison.held import Held, Part
-from spark_replay.comparison.invariants import CHECKS
+from spark_replay.comparison.invariants import CHECKS, finding
+from spark_replay.comparison.report import Summary, report
 from spark_replay.errors import ExportError
 from spark_replay.sources.brokers.topic import Span, Topic
 from tests.kafka.helpers import ROOT
@@ -30,6 +31,19 @@ def part(epoch: int | None, position: int, partition: int = 0) -> Part:
     )
 
 
+def held(copies: list[Part]) -> Held:
+    """Return a state whose first copy is the owner's."""
+    return Held(
+        kind="exports",
+        where="",
+        placement="key",
+        partition_count=2,
+        parts=tuple(copies[:1]),
+        stale=tuple(copies[1:]),
+        read=lambda spark: spark.range(0),
+    )
+
+
 @pytest.mark.parametrize(
     ("copies", "pairs"),
     [
@@ -43,18 +57,19 @@ def part(epoch: int | None, position: int, partition: int = 0) -> Part:
     ],
 )
 def test_an_older_owner_that_goes_on(copies: list[Part], pairs: list[tuple[int, int]]):
-    held = Held(
-        kind="exports",
-        where="",
-        app="",
-        store="",
-        placement="key",
-        partition_count=2,
-        parts=tuple(copies[:1]),
-        stale=tuple(copies[1:]),
-        read=lambda spark: spark.range(0),
+    assert [(newer.epoch, older.epoch) for newer, older in held(copies).contested()] == pairs
+
+
+def test_copies_that_go_on_are_a_finding_beside_those_of_the_log():
+    """A check that found nothing is in the report too."""
+    findings = (finding("writers", {}, (), ["unknown"]),)
+    copies = held([part(5, 90), part(3, 91)])
+    result = report(Summary([]), topic=Topic("t", (0,), (91,), (91,)), held=copies, findings=findings, seconds=0)
+    assert result.totals["checks"] == {"writers": 0, "copies": 1}
+    assert result.findings[1].examples == (
+        "partition 0 of epoch 3 (epoch 3, position 91) continues behind partition 0 of epoch 5 (epoch 5, position 90)",
     )
-    assert [(newer.epoch, older.epoch) for newer, older in held.contested()] == pairs
+    assert (result.violations, result.is_clean) == (1, False)
 
 
 def test_a_log_that_has_everything():
