@@ -392,7 +392,11 @@ class TopicLogs(Logs, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OwnerInput:
-    """One input of an `OwnerRecord`."""
+    """One input of an `OwnerRecord`.
+
+    `input_offset` is the group's committed offset at the takeover, or at the last clean stop of the worker; None where
+    the record doesn't prove that the group had one. `since` and `is_recreated` are those of `TopicIds`.
+    """
 
     topic: str
     topic_id: str
@@ -405,11 +409,8 @@ class OwnerInput:
 class OwnerRecord:
     """An entry of the leader registry: which worker took a task over, in which epoch.
 
-    `topic` and `topic_id` name the input. `input_offset` is the group's committed offset at the takeover, or at the
-    last clean stop of the worker; None where the record doesn't prove that the group had one. `since` and
-    `is_recreated` are those of `TopicIds`. `transactional_id` is the one that the worker commits with, and
-    `member_id` its id in the group. `more_inputs` are those behind the first. `changelog_ids` has by store the id of
-    the topic that has its state.
+    `inputs` are in the order of the actor's declaration. `transactional_id` is the one that the worker commits with,
+    and `member_id` its id in the group. `changelog_ids` has by store the id of the topic that has its state.
     """
 
     actor: str
@@ -418,21 +419,15 @@ class OwnerRecord:
     worker: str
     address: str
     at_ms: int
-    topic: str = ""
-    topic_id: str = ""
-    input_offset: int | None = None
-    since: int = 0
-    is_recreated: bool = False
+    inputs: tuple[OwnerInput, ...] = ()
     transactional_id: str = ""
     member_id: str = ""
-    more_inputs: tuple[OwnerInput, ...] = ()
     changelog_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def inputs(self) -> tuple[OwnerInput, ...]:
-        """The inputs, in the order of the actor's declaration."""
-        first = OwnerInput(self.topic, self.topic_id, self.input_offset, self.since, self.is_recreated)
-        return (first, *self.more_inputs)
+    def topic(self) -> str:
+        """The first input's name, "" where none is recorded."""
+        return self.inputs[0].topic if self.inputs else ""
 
     def is_of_another(self, topics: Sequence[str]) -> bool:
         """Return whether the task had one input, and the one that it has now is another topic."""

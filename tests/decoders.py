@@ -45,7 +45,7 @@ from actors.http_client import HttpReply
 from actors.local_kafka import probe
 from actors.local_kafka import settings as local_settings
 from actors.local_kafka.errors import LocalKafkaError
-from actors.ports import ActorReply, OwnerRecord
+from actors.ports import ActorReply, OwnerInput, OwnerRecord
 from actors.runtime import commands
 from actors.runtime.handlers.call_arguments import decode_arguments
 from actors.runtime.observe import tracing
@@ -136,7 +136,7 @@ _STORE = StoreRecord(
     store="s", changelog="c", at_ms=1, topic_id="i", partitions=2, version=1, shapes=[{"a": 1}], former={1: [2]},
     came_after=["t"], contents="values", windows="", is_given_up=False,
 )  # fmt: skip
-_OWNER = OwnerRecord("a", 0, 1, "w", "http://w", 2, "t", "i", 3)
+_OWNER = OwnerRecord("a", 0, 1, "w", "http://w", 2, (OwnerInput("t", "i", 3),))
 _PAUSE = Pause(actor="a", partition=0, is_paused=True, at_ms=2, by="ann")
 _MEMBER = Member(
     "m", "i", "http://w", 3, frozenset({TaskId("a", 1)}), {TaskId("a", 1): 5}, {TaskId("a", 1): 0}, True, 7
@@ -441,7 +441,7 @@ DECODERS: dict[str, Decoder] = {
     "decode_entry": Decoder(_text(decode_entry), (_ENTRY.encode(),), (ValueError,)),
     "decode_owner": Decoder(
         lambda raw: writers.decode_owner(raw, "id"),
-        (b'{"changelog_ids": {"s": "id"}, "partition": 0, "epoch": 1, "topic": "t", "more_inputs": []}',),
+        (b'{"changelog_ids": {"s": "id"}, "partition": 0, "epoch": 1, "inputs": [{"topic": "t"}]}',),
         (),
     ),
     "decode_digests": Decoder(

@@ -20,7 +20,6 @@ from actors._faust.extensions import StartingWorker, WorkerExtension
 from actors._faust.inputs import check_parked, purge, send_first
 from actors._faust.setup import Setup
 from actors._faust.startup.needs import TopicNeed, check_needs, ensure_repartitions, topic_needs
-from actors._faust.startup.open_commands import warn_open_commands
 from actors._faust.startup.open_files import require_open_files, warn_open_files
 from actors._faust.startup.progress import Announcer, reminding
 from actors._faust.startup.refusal import refuse
@@ -256,7 +255,7 @@ class ActorService(Service):  # type: ignore[misc]
         specs = await setup.specs(inputs, changelogs, topics)
         broker_count = clients.control.broker_count
         await check_topic_settings(setup, topics, checked.needs, broker_count=broker_count)
-        warn_open_commands(specs)
+        _warn_open_commands(specs)
         warn_open_files(specs, broker_count)
         return specs, outputs
 
@@ -509,6 +508,19 @@ class _Clients:
     owners: KafkaOwners
     committer: Committer
     own_id: str
+
+
+def _warn_open_commands(specs: Sequence[ActorSpec]) -> None:
+    """Say which actors obey commands of every producer of their input."""
+    names = [
+        spec.name for spec in specs if (spec.parked or spec.effects or spec.timers) and not spec.commands.secrets()
+    ]
+    if names:
+        logger.warning(
+            "admin commands aren't signed, since neither worker_secret nor tokens are set: all who may write to the "
+            "input of %s may retry and drop what is parked there (the documentation's page 'Security')",
+            ", ".join(names),
+        )
 
 
 async def _stop(name: str, extension: WorkerExtension) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Protocol
@@ -23,7 +23,6 @@ from actors.ports import (
     GroupView,
     InputRecord,
     Logs,
-    OwnerInput,
     OwnerRecord,
     Owners,
     Requests,
@@ -321,37 +320,6 @@ class TaskSettings:
     group: str = "GROUP"
     transactional_id: str = ""
     clock_skew_margin_ms: int = MARGIN_MS
-
-    def owner_record(
-        self,
-        spec: ActorSpec,
-        partition: int,
-        inputs: Sequence[OwnerInput],
-        *,
-        changelog_ids: Mapping[str, str],
-        epoch: int,
-        at_ms: int,
-        member_id: str,
-    ) -> OwnerRecord:
-        """Return what the registry says when this worker takes a task over."""
-        first = inputs[0]
-        return OwnerRecord(
-            actor=spec.name,
-            partition=partition,
-            epoch=epoch,
-            worker=self.worker,
-            address=self.address,
-            at_ms=at_ms,
-            topic=first.topic,
-            topic_id=first.topic_id,
-            input_offset=first.input_offset,
-            since=first.since,
-            is_recreated=first.is_recreated,
-            transactional_id=self.transactional_id,
-            member_id=member_id,
-            more_inputs=tuple(inputs[1:]),
-            changelog_ids=changelog_ids,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ def decode_owner(value: bytes, topic_id: str) -> tuple[int, dict[str, Any]] | No
             return None
         return int(record["partition"]), {
             "epoch": int(record["epoch"]),
-            "inputs": [record["topic"], *(other["topic"] for other in record.get("more_inputs", ()))],
+            "inputs": [source["topic"] for source in record["inputs"]],
         }
     except MISSHAPEN:
         return None

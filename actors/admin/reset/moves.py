@@ -100,19 +100,13 @@ def reowned(
     """
     if owner.is_of_another(actor.topic_names):
         topic = actor.topic_name
-        owner = replace(owner, topic=topic, topic_id=inputs[topic], input_offset=None, since=0, is_recreated=False)
-    moved = [
-        OwnerInput(one.topic, one.topic_id, offsets.get(one.topic, one.input_offset), epoch, one.is_recreated)
-        if one.topic in offsets
-        else one
-        for one in owner.inputs
-    ]
-    first = moved[0]
+        owner = replace(owner, inputs=(OwnerInput(topic, inputs[topic], None),))
     return replace(
         owner,
         epoch=epoch,
-        input_offset=first.input_offset,
-        since=first.since,
-        more_inputs=tuple(moved[1:]),
+        inputs=tuple(
+            replace(one, input_offset=offsets[one.topic], since=epoch) if one.topic in offsets else one
+            for one in owner.inputs
+        ),
         changelog_ids={**owner.changelog_ids, **{store.name: ids[store.name] for store in actor.stores if ids}},
     )

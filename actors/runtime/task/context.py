@@ -145,8 +145,7 @@ class TaskContext:
         claimed = self.claimed
         if claimed is None or not self.inbox.is_last:
             return None
-        first, *more = (one.owned() for one in inputs)
-        owner = replace(claimed, input_offset=first.input_offset, more_inputs=tuple(more))
+        owner = replace(claimed, inputs=tuple(one.owned() for one in inputs))
         return None if owner == claimed else owner
 
     def batch(

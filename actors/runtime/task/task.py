@@ -532,14 +532,18 @@ class Task:
         }
         for one in inputs:
             one.topics = one.topics.with_changelogs(ids)
-        owner = self._settings.owner_record(
-            self.spec,
+        settings = self._settings
+        owner = OwnerRecord(
+            self.spec.name,
             self.partition,
-            [one.owned() for one in inputs],
-            changelog_ids=ids,
-            epoch=epoch,
+            epoch,
+            settings.worker,
+            settings.address,
             at_ms=self._services.clock.wall_ms(),
+            inputs=tuple(one.owned() for one in inputs),
+            transactional_id=settings.transactional_id,
             member_id=self.context.identity.member_id,
+            changelog_ids=ids,
         )
         offsets = self.context.marked(inputs)
         await self._log.commit(CommitBatch(self.partition, offsets, outputs=[self._services.encode_owner(owner)]))

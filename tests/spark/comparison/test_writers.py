@@ -86,7 +86,7 @@ class World:
                     "actor": "actor",
                     "partition": number,
                     "epoch": NEW,
-                    "topic": f"{self.app}-input",
+                    "inputs": [{"topic": f"{self.app}-input", "topic_id": "", "input_offset": None}],
                     "transactional_id": "app-0",
                     "changelog_ids": {"store": self.source.describe().topic_id},
                 }

@@ -12,7 +12,7 @@ from actors.admin.reset.moves import Move, marked
 from actors.admin.reset.scope import scope_of
 from actors.admin.reset.targets import Target, parse_target
 from actors.errors import ConfigurationError
-from actors.ports import Committed, OwnerRecord, TopicPartition
+from actors.ports import Committed, OwnerInput, OwnerRecord, TopicPartition
 
 OLD, NEW, INPUT = (f"00000000-0000-0000-0000-00000000000{number}" for number in (1, 2, 3))
 SOURCE = TopicPartition("in", 0)
@@ -118,7 +118,7 @@ def test_an_input_that_was_created_again_is_known_as_such() -> None:
 
 
 def test_the_registry_knows_an_epoch_where_the_offset_is_gone_or_set_by_hand() -> None:
-    owner = OwnerRecord("a", 0, 7, "w", "", 1, topic="in")
+    owner = OwnerRecord("a", 0, 7, "w", "", 1, (OwnerInput("in", "", None),))
     for before in (None, Committed(3, "by hand")):
         mark = made(before, owner=owner, is_without_state=False)
         assert mark is not None

@@ -27,6 +27,10 @@ def said(**changed: Any) -> bytes:
     return json.dumps({**fields, **changed}).encode()
 
 
+def said_of_input(**changed: Any) -> bytes:
+    return said(inputs=[{"topic": "in", "topic_id": "", "input_offset": 1, **changed}])
+
+
 BAD: dict[str, bytes] = {
     "nothing": b"",
     "not JSON": b"owner",
@@ -51,9 +55,9 @@ BAD: dict[str, bytes] = {
     "an epoch that stamps can't hold": said(epoch=2**64 - 1),
     "a time far away": said(at_ms=10**18),
     "a negative time": said(at_ms=-(10**18)),
-    "a huge offset": said(input_offset=10**40),
-    "a negative since": said(since=-1),
-    "an input's id that is none": said(topic_id="i"),
+    "a huge offset": said_of_input(input_offset=10**40),
+    "a negative since": said_of_input(since=-1),
+    "an input's id that is none": said_of_input(topic_id="i"),
     "a changelog's id that is none": said(changelog_ids={"words": "i"}),
     "changelogs that are none": said(changelog_ids=["words"]),
     "5,000 digits": b'{"epoch": ' + b"9" * 5_000 + b"}",

@@ -12,6 +12,7 @@ from actors import App, ConfigurationError, Context
 from actors._faust.setup import Setup
 from actors._faust.startup.registry import StoreRegistry
 from actors._kafka.admin.owners import KafkaOwners
+from actors.ports import OwnerInput, OwnerRecord
 from tests.unit.app.test_registry import Brokers
 
 
@@ -37,9 +38,10 @@ class World(Brokers):
 
     def took_over(self, actor: str, topic: str, at_ms: int = 1) -> None:
         """Write what a takeover leaves in the registry."""
-        owner = {"actor": actor, "partition": 0, "epoch": 1, "worker": "w1", "address": "", "at_ms": at_ms}
+        inputs = (OwnerInput(topic, "", None),)
+        owner = OwnerRecord(actor, 0, epoch=1, worker="w1", address="", at_ms=at_ms, inputs=inputs)
         self.make("shop-actors-owners")
-        self.append("shop-actors-owners", f"{actor}/0".encode(), msgspec.json.encode({**owner, "topic": topic}))
+        self.append("shop-actors-owners", f"{actor}/0".encode(), msgspec.json.encode(owner))
 
     def wrote(self, store: str) -> None:
         """Have a store's changelog hold something."""

@@ -27,7 +27,7 @@ from actors._kafka.consume.fetching import FetchesById
 from actors._kafka.outage import Outages
 from actors._kafka.protocol import FetchRequest_v13, FetchResponse_v13
 from actors.errors import BrokerUnavailableError, ConfigurationError, InputGrownError, RestoreError
-from actors.ports import NO_ID, Committed, Identity, OwnerRecord, TopicIdentity, TopicPartition
+from actors.ports import NO_ID, Committed, Identity, OwnerInput, OwnerRecord, TopicIdentity, TopicPartition
 from actors.runtime.committer import Membership
 from actors.runtime.state.restore import Changelog, Restored
 from actors.runtime.task.identity import FoundInput, agreed, identify
@@ -267,17 +267,18 @@ def test_the_last_commits_id_is_the_marks_or_else_the_registrys() -> None:
     assert facts(CommitMark(3, 1, "n", topics=TopicIds(OLD)), None, epoch=3, topics=now).is_recreated
     assert not facts(CommitMark(3, 1, "n", topics=TopicIds(NEW)), None, epoch=3, topics=now).is_recreated
     assert not facts(CommitMark(3, 1, "n"), None, epoch=3, topics=now).is_recreated
-    owner = OwnerRecord("a", 1, 3, "w", "", 0, topic="input", topic_id=OLD, input_offset=5, since=2)
+    own = OwnerInput("input", OLD, 5, since=2)
+    owner = OwnerRecord("a", 1, 3, "w", "", 0, (own,))
     of_owner = facts(None, owner, epoch=3, topics=now)
     assert of_owner.is_recreated
     assert of_owner.is_moved
     assert "--group app-actors --topic input:1 --reset-offsets --execute --to-offset" in of_owner.tool
     assert continued(now, None, owner) == TopicIds(NEW, 2)
-    assert continued(now, None, replace(owner, is_recreated=True)).is_recreated
+    assert continued(now, None, replace(owner, inputs=(replace(own, is_recreated=True),))).is_recreated
     last = CommitMark(3, 1, "n", topics=TopicIds(OLD, 7, is_recreated=True))
     assert continued(now, last, owner) == TopicIds(NEW, 7, is_recreated=True)
     assert continued(now, CommitMark(3, 1, "n"), owner) == continued(now, None, None) == now
-    moved = OwnerRecord("a", 1, 3, "w", "", 0, topic="another", topic_id=OLD, input_offset=5)
+    moved = OwnerRecord("a", 1, 3, "w", "", 0, (OwnerInput("another", OLD, 5),))
     assert not facts(None, moved, epoch=3, topics=now).is_recreated
 
 
