@@ -28,7 +28,16 @@ from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsT
 
 from actors._core.backoff import Backoff
 from actors._kafka.client import Client
-from actors._kafka.codes import COORDINATOR_WAITS, FENCED, NOT_HERE, OF_A_PARTITION, OK, PRODUCER_IS_OVER, error_of
+from actors._kafka.codes import (
+    COORDINATOR_WAITS,
+    FENCED,
+    NOT_HERE,
+    OF_A_PARTITION,
+    OK,
+    OPERATION_NOT_ATTEMPTED,
+    PRODUCER_IS_OVER,
+    error_of,
+)
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.permissions import READ, WRITE, lacking
 from actors._kafka.produce.batches import (
@@ -82,7 +91,6 @@ _LEADERS = "leaders of partitions"
 _NO_ANSWER = "no answer"
 _NO_COORDINATOR = "no coordinator is known"
 _FEATURE, _VERSION_2 = "transaction.version", 2
-_OPERATION_NOT_ATTEMPTED = 55
 _FAILED = (KafkaError, TransportFaultError, ProducerOverError, OSError, TimeoutError)
 Place = tuple[Any, str]
 """The coordinator of a group or of a transactional id."""
@@ -482,7 +490,7 @@ def _common_code(codes: Iterable[tuple[str, int, int]], *, of_offsets: bool) -> 
     for topic, partition, code in codes:
         if code in OF_A_PARTITION:
             failed[TopicPartition(topic, partition)] = error_of(code, topic)
-        elif code not in (OK, _OPERATION_NOT_ATTEMPTED):
+        elif code not in (OK, OPERATION_NOT_ATTEMPTED):
             return code
     if failed:
         raise PartsFailedError(failed, of_offsets=of_offsets)
