@@ -51,12 +51,13 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ("stores/_core/overlay.py", "Overlay.get Overlay.set Overlay.freeze Overlay.settle with_metadata"),
         (
             "actors/runtime/committer.py",
-            "Committer.commit Committer._run Committer._take Committer._together Committer._written",
+            "Committer.commit Committer._run Committer._take Committer._together Committer._written "
+            "CommitterLog.commit",
         ),
         (
             "actors/_kafka/produce/writer.py",
             "TransactionWriter.write TransactionWriter._write TransactionWriter._packed TransactionWriter._add_offsets "
-            "TransactionWriter._append TransactionWriter._end TransactionWriter._ask TransactionWriter._asked",
+            "TransactionWriter._append TransactionWriter._end TransactionWriter._request TransactionWriter._send_once",
         ),
         ("actors/_kafka/produce/batches.py", "changelog_records pack Batch.encode"),
         ("actors/_kafka/produce/sending.py", "append _round _settle Sequences.encode Sequences.sent"),

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import textwrap
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from types import CodeType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+[EDGES] = (contract["forbidden_modules"] for contract in CONTRACTS if "nothing of the edges" in contract["name"])
 ADDRESS = "localhost:6066"
 EVERY_S = 20.0
 

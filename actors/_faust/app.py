@@ -217,6 +217,7 @@ class App(Crons, Wraps, Joins, Tables, WindowStores, RowStores, FaustApp):
         Raises:
             ConfigurationError: name, topic or a store is taken, or isn't this app's; options contradict each other.
         """
+        # Each option is an argument and a field of `Declaration` of the same name: it isn't named a third time here.
         arguments = locals()
         declared = {part.name: arguments[part.name] for part in fields(Declaration) if part.name in arguments}
         declared |= {

@@ -28,7 +28,7 @@ def traced(spec: ActorSpec, group: str) -> ActorSpec:
     return Tracing.of(spec.name, group).around(spec)
 
 
-def propagated(spec: ActorSpec, names: Sequence[Any]) -> ActorSpec:
+def propagated(spec: ActorSpec, names: Sequence[str]) -> ActorSpec:
     """Return the actor with its messages' headers of these names passed on.
 
     Raises:
@@ -38,11 +38,10 @@ def propagated(spec: ActorSpec, names: Sequence[Any]) -> ActorSpec:
     from actors.runtime.observe.propagation import Propagation
 
     ids = tuple(SCHEMA_HEADERS.values())
-    for name in [names] if isinstance(names, str) else names:
-        if name is names or not isinstance(name, str) or not name or name.startswith(RESERVED) or name in ids:
+    for name in names:
+        if not name or name.startswith(RESERVED) or name in ids:
             raise ConfigurationError(
-                f"propagate_headers={name!r}: it is a list of names, as in propagate_headers=['tenant'], none of which "
-                f"begins with {RESERVED!r} or is one of {', '.join(ids)}"
+                f"propagate_headers={name!r}: no name is empty, begins with {RESERVED!r} or is one of {', '.join(ids)}"
             )
     return Propagation(frozenset(names)).around(spec)
 

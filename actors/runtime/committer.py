@@ -313,8 +313,22 @@ class CommitterLog:
 
     def __init__(self, committer: Committer) -> None:
         self.committer, self.is_over = committer, False
-        self.fence, self.is_ready, self.commit = committer.fence, committer.is_ready, partial(committer.commit, self)
-        self.end_transaction_of = committer.end_transaction_of
+
+    async def fence(self) -> None:
+        """Fence the worker's producer, for all tasks that ask at the time."""
+        await self.committer.fence()
+
+    async def end_transaction_of(self, transactional_id: str) -> None:
+        """End what somebody else's id left open."""
+        await self.committer.end_transaction_of(transactional_id)
+
+    def is_ready(self, wake: Callable[[], None]) -> bool:
+        """Return whether a commit may begin; if not, `wake` is called when it may."""
+        return self.committer.is_ready(wake)
+
+    async def commit(self, batch: CommitBatch) -> CommitReceipt:
+        """Commit a batch together with those of other tasks."""
+        return await self.committer.commit(self, batch)
 
     def end(self) -> None:
         """End the task's part in commits."""

@@ -323,6 +323,6 @@ def close_windows(tasks: Iterable[Task]) -> None:
 def _windows_of(tasks: Iterable[Task]) -> Iterator[tuple[Task, TaskWindows]]:
     for task in tasks:
         processor = task._processor
-        windows = None if processor is None else processor.messages.time_windows
+        windows = None if processor is None else processor.messages.windows
         if isinstance(windows, TaskWindows):
             yield task, windows

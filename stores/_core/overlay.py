@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from mypy_extensions import mypyc_attr
 
 from stores._core.record import (
+    EXPIRY_AT,
     INPUT_BITS,
     INPUTS_VERSION,
     METADATA_BYTES,
     METADATA_VERSION,
     NEVER,
+    NEVER_BYTES,
     encode_metadata,
     is_expired,
     pack_metadata,
@@ -42,7 +44,6 @@ KEPT_VALUES = 1_000
 KEPT_VALUE_BYTES = 1_024
 """How many values of a partition's store are kept at hand, and how large one is at most."""
 
-_NEVER_BYTES = bytes(8)
 _first = itemgetter(0)
 
 
@@ -135,11 +136,11 @@ class Overlay:
                     return None
                 if len(kept) < self._kept_values and len(raw) <= KEPT_VALUE_BYTES:
                     kept[key] = raw
-            if raw[17:25] != _NEVER_BYTES and is_expired(raw, self._scope.now_ms):
+            if raw[EXPIRY_AT:METADATA_BYTES] != NEVER_BYTES and is_expired(raw, self._scope.now_ms):
                 return None
             return raw[METADATA_BYTES:]
         metadata, value = entry
-        if metadata[17:] != _NEVER_BYTES and is_expired(metadata, self._scope.now_ms):
+        if metadata[EXPIRY_AT:] != NEVER_BYTES and is_expired(metadata, self._scope.now_ms):
             return None
         return value
 

@@ -10,7 +10,7 @@ import json
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -20,9 +20,12 @@ METADATA_HEADER = "fa-stamp"
 METADATA_VERSION = 1
 INPUTS_VERSION = 2
 """The version of an actor with several inputs, which also says which one a write came from."""
-METADATA_BYTES = 25
+EXPIRY_AT: Final = 17
+METADATA_BYTES: Final = 25
+"""The expiry is the last field of write metadata, from `EXPIRY_AT` on."""
 NEVER = 0
 """`expires_at_ms` of a key that doesn't expire."""
+NEVER_BYTES = bytes(8)
 
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """A whole number as Parquet and RocksDB's values have it."""
@@ -30,7 +33,6 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _METADATA = struct.Struct(">BQqq")
 pack_metadata = _METADATA.pack
 """`encode_metadata` for where a call counts: (METADATA_VERSION, epoch, source_offset, expires_at_ms)."""
-_NEVER_BYTES = bytes(8)
 INPUT_BITS = 16
 INPUT_PLACE = slice(15, 17)
 """Where version 2 has the input's place."""
@@ -89,13 +91,13 @@ def place_of(with_metadata: bytes) -> int | None:
 
 def expires_at_ms(with_metadata: bytes) -> int:
     """Return when the value expires (Unix milliseconds), `NEVER` if it doesn't; the metadata isn't checked."""
-    return int.from_bytes(with_metadata[17:25], "big", signed=True)
+    return int.from_bytes(with_metadata[EXPIRY_AT:METADATA_BYTES], "big", signed=True)
 
 
 def is_expired(with_metadata: bytes, now_ms: int) -> bool:
     """Return whether the value has expired at `now_ms`."""
-    raw = with_metadata[17:25]
-    return raw != _NEVER_BYTES and int.from_bytes(raw, "big", signed=True) <= now_ms
+    raw = with_metadata[EXPIRY_AT:METADATA_BYTES]
+    return raw != NEVER_BYTES and int.from_bytes(raw, "big", signed=True) <= now_ms
 
 
 @dataclass(frozen=True, slots=True)

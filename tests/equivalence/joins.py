@@ -186,7 +186,7 @@ def _kafkas_bound(case: Case, store: str, *, late: bool) -> Iterator[None]:
 
     Stores in memory take the time of records without a value too. `late` says whether late records were there.
     """
-    between, matches = JoinStore._between, JoinStore.matches
+    between, matches = JoinStore._between, JoinStore.keep_and_match
     least_ms = 0
 
     def noting(joined: Any, ctx: Any, side: int) -> Any:
@@ -200,8 +200,8 @@ def _kafkas_bound(case: Case, store: str, *, late: bool) -> Iterator[None]:
     def shorter(joined: Any, overlay: Any, raw_key: bytes, side: int, from_ms: int, to_ms: int) -> Any:
         return between(joined, overlay, raw_key, side, max(from_ms, least_ms), to_ms)
 
-    JoinStore._between, JoinStore.matches = shorter, noting  # type: ignore[method-assign]
+    JoinStore._between, JoinStore.keep_and_match = shorter, noting  # type: ignore[method-assign]
     try:
         yield
     finally:
-        JoinStore._between, JoinStore.matches = between, matches  # type: ignore[method-assign]
+        JoinStore._between, JoinStore.keep_and_match = between, matches  # type: ignore[method-assign]

@@ -1,4 +1,7 @@
-"""A window as it lies in a list."""
+"""A window as it lies in a list.
+
+A module of its own, because it isn't compiled: mypyc drops the keyword `array_like=True`, and with it the format.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from typing import Any
 from faust.types.settings import params
 
 from actors._core.logs import text_of
-from actors._faust.settings.values import OWN, Read, of_faust, path
+from actors._faust.settings.values import LISTS, OWN, Read, of_faust, path
 from actors.declare.arguments import check_span, say_unknown
 from actors.declare.options import FAUST_DEFAULTS, SECRETS, ActorOptions
 from actors.errors import ConfigurationError
@@ -219,7 +219,11 @@ def _check(place: str, option: Field[Any], value: Any) -> None:
         check_span(place, name, value, may_be_zero=not least)
         return
     wrong = ""
-    if not isinstance(value, kind.types) or (isinstance(value, bool) and bool not in kind.types):
+    if (
+        not isinstance(value, kind.types)
+        or (isinstance(value, bool) and bool not in kind.types)
+        or (isinstance(value, LISTS) and not all(isinstance(part, str) for part in value))
+    ):
         wrong = f"write {kind.words}"
     elif value not in (choices := option.metadata.get("choices", (value,))):
         wrong = f"write {' or '.join(map(str, filter(None, choices)))}"

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from datetime import timedelta
 from pathlib import Path
 from types import NoneType
@@ -153,7 +153,9 @@ class Kind(NamedTuple):
     words: str
 
 
-_TEXTS = (str, Path, Sequence, Set, NoneType)
+LISTS = (list, tuple, Set)
+"""Not `Sequence`: a text is one too, of its letters."""
+_SECRETS = (str, Path, *LISTS, NoneType)
 OWN = {
     "Any": Kind(text, (object,), "what the reference says"),
     "bool": Kind(boolean, (bool,), "True or False"),
@@ -163,11 +165,11 @@ OWN = {
     "str": Kind(text, (str,), "a text"),
     "str | None": Kind(text, (str, NoneType), "a text"),
     "Path | str | None": Kind(text, (str, os.PathLike, NoneType), "a path"),
-    "Sequence[str]": Kind(texts, _TEXTS, "a list of texts"),
+    "Sequence[str]": Kind(texts, LISTS, "a list of texts, as ['a', 'b']"),
     "Mapping[str, str]": Kind(text_mapping, (Mapping,), "a mapping of texts, as {'orders': 'shop-orders'}"),
     # Of secrets: several in one text have commas between them.
-    "Sequence[str] | Path | None": Kind(text, _TEXTS, "a list of texts, or the Path of a file"),
-    "str | Path | Sequence[str] | None": Kind(text, _TEXTS, "a text, a list of texts, or the Path of a file"),
+    "Sequence[str] | Path | None": Kind(text, _SECRETS, "a list of texts, or the Path of a file"),
+    "str | Path | Sequence[str] | None": Kind(text, _SECRETS, "a text, a list of texts, or the Path of a file"),
 }
 """By the annotation of a field of `ActorOptions`."""
 

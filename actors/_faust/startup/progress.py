@@ -31,9 +31,9 @@ SHOWN = 3
 STALLED_S = 3.0
 """A restore that hasn't moved for so long waits for something."""
 _STEPS = {
-    State.FENCING: "what the former owner left open is being settled",
+    State.FENCING: "the end of this worker's own last transaction",
     State.CONFIRMING: "the group's confirmation that the partition is still this worker's",
-    State.LOOKING: "the group's offset and the log's bounds",
+    State.LOOKING: "what the former owner left open, the group's offset and the log's bounds",
     State.RESTORING: "the store is being opened",
     State.CLAIMING: "the new epoch is being written",
 }

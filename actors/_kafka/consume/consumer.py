@@ -127,6 +127,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         """Return records of the wanted partitions, after `timeout_s` at the latest, or later while a rebalance runs."""
         with self._membership_errors():
             try:
+                # Without a permission for the group: it is asked again once in `DENIED_RETRY_S`, not with each poll.
                 if not self._is_denied:
                     partitions = (KafkaPartition(*source) for source in wanted)
                     return await self._consumer.fetched(*partitions, timeout_s=timeout_s)

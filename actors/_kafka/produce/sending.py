@@ -18,7 +18,9 @@ from actors._kafka.codes import (
     OK,
     PRODUCE_WAITS,
     PRODUCER_IS_OVER,
+    REQUEST_TIMED_OUT,
     TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
     error_of,
 )
 from actors._kafka.produce.batches import Batch
@@ -27,7 +29,7 @@ from actors._kafka.transaction_requests import ProduceRequest
 from actors.ports import TopicPartition
 
 BACKOFF = Backoff(0.002, longest_s=0.1, factor=1.5)
-UNKNOWN_TOPIC, UNKNOWN_TOPIC_S = 3, 3.0
+UNKNOWN_TOPIC_S = 3.0
 """How long a partition may be unknown: its topic was deleted, unless the leader hasn't heard of it yet."""
 AWAY_S = 5.0
 """How long the others of a transaction wait for a leader that is away, or doesn't answer."""
@@ -100,7 +102,7 @@ def _settle(
     """Move what was appended from `left` to `ends`; return the codes of the partitions that have to be tried again."""
     codes = {}
     for partition in left.copy():
-        code, offset = answers.get(partition, (UNKNOWN_TOPIC, -1))
+        code, offset = answers.get(partition, (UNKNOWN_TOPIC_OR_PARTITION, -1))
         if code != OK:
             codes[partition] = code
             continue
@@ -113,7 +115,7 @@ def _settle(
     for partition, code in codes.items():
         if code in PRODUCER_IS_OVER:
             raise ProducerOverError(f"ProduceRequest: {described(error_of(code))} (leader of {partition})", code)
-        if code not in PRODUCE_WAITS or (code == UNKNOWN_TOPIC and waited_s > UNKNOWN_TOPIC_S):
+        if code not in PRODUCE_WAITS or (code == UNKNOWN_TOPIC_OR_PARTITION and waited_s > UNKNOWN_TOPIC_S):
             failed[partition] = error_of(code)
     if failed:
         raise PartsFailedError(failed)
@@ -149,7 +151,7 @@ async def _round(
         except (KafkaError, OSError, TimeoutError):
             # Whether they were appended is unknown: the sequence numbers let the leader recognise them.
             client.force_metadata_update()
-            return dict.fromkeys(batches, (7, -1))
+            return dict.fromkeys(batches, (REQUEST_TIMED_OUT, -1))
         return _codes(answer)
 
     for answers in await asyncio.gather(*(send(leader, batches) for leader, batches in by_leader.items())):

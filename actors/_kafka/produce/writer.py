@@ -18,6 +18,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -27,7 +28,16 @@ from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsT
 
 from actors._core.backoff import Backoff
 from actors._kafka.client import Client
-from actors._kafka.codes import COORDINATOR_WAITS, FENCED, NOT_HERE, OF_A_PARTITION, OK, PRODUCER_IS_OVER, error_of
+from actors._kafka.codes import (
+    COORDINATOR_WAITS,
+    FENCED,
+    NOT_HERE,
+    OF_A_PARTITION,
+    OK,
+    OPERATION_NOT_ATTEMPTED,
+    PRODUCER_IS_OVER,
+    error_of,
+)
 from actors._kafka.connection import Connection, broker_errors
 from actors._kafka.permissions import READ, WRITE, lacking
 from actors._kafka.produce.batches import (
@@ -78,8 +88,9 @@ INIT_S = 60.0
 STOP_IT = "stop the other process"
 NOTHING_LOST = "Nothing is lost: the task takes over again"
 _LEADERS = "leaders of partitions"
+_NO_ANSWER = "no answer"
+_NO_COORDINATOR = "no coordinator is known"
 _FEATURE, _VERSION_2 = "transaction.version", 2
-_OPERATION_NOT_ATTEMPTED = 55
 _FAILED = (KafkaError, TransportFaultError, ProducerOverError, OSError, TimeoutError)
 Place = tuple[Any, str]
 """The coordinator of a group or of a transactional id."""
@@ -106,28 +117,28 @@ class TransactionWriter:
     _client: Client | None = field(default=None, init=False)
     _sequences: Sequences | None = field(default=None, init=False)
     _coordinators: dict[Place, int] = field(default_factory=dict, init=False)
-    _words: dict[str, str] = field(default_factory=dict, init=False)
-    """By group, transactional id, or `_LEADERS`: what was heard last about a request that isn't done."""
+    _last_answers: dict[str, Callable[[], str]] = field(default_factory=dict, init=False)
+    """By group, transactional id, or `_LEADERS`: describes the last answer to a request that isn't done."""
     _is_version_2: bool = field(default=False, init=False)
 
     async def fence(self) -> None:
         self._sequences = None
-        async with self._asking(f"InitProducerId of {self.transactional_id}", self.transactional_id):
+        async with self._deadline(f"InitProducerId of {self.transactional_id}", self.transactional_id):
             if self._client is None:
                 self._client = await Client.connected(self.connection, "commits")
             self._is_version_2 = (await self._features()).get(_FEATURE, 0) >= _VERSION_2
             self._sequences = Sequences(*await self._init(self.transactional_id))
 
     async def end_transaction_of(self, transactional_id: str) -> None:
-        async with self._asking(f"ending the transaction of {transactional_id}", transactional_id):
+        async with self._deadline(f"ending the transaction of {transactional_id}", transactional_id):
             await self._init(transactional_id)
 
     async def write(self, identity: Identity, batches: Sequence[CommitBatch]) -> Sequence[CommitReceipt]:
         sequences, self._sequences = self._sequences, None
         if sequences is None:
             raise OutcomeUnknownError(f"{self.transactional_id} has a transaction of unknown outcome")
-        for about in self._asked_in_commits:
-            self._words.pop(about, None)
+        for about in self._parties:
+            self._last_answers.pop(about, None)
         try:
             async with asyncio.timeout(self.commit_deadline_s):
                 return await self._write(sequences, identity, batches)
@@ -136,12 +147,7 @@ class TransactionWriter:
             raise await self._unpackable(batches) from None
         except UnknownOutputError as unknown:
             self._sequences = sequences
-            needs_it = {
-                place: self._unknown_output(batch, unknown)
-                for place, batch in enumerate(batches)
-                if any(output.topic == unknown.topic for output in batch.outputs)
-            }
-            raise BatchesRefusedError(needs_it) from unknown
+            raise self._without_output(batches, unknown) from unknown
         except PartsFailedError as failed:
             raise await self._refused(batches, failed) from failed
         except _FAILED as error:
@@ -155,8 +161,8 @@ class TransactionWriter:
             await client.close()
 
     @property
-    def _asked_in_commits(self) -> tuple[str, ...]:
-        """The keys of `_words` that commits use."""
+    def _parties(self) -> tuple[str, ...]:
+        """The keys of `_last_answers` that commits use."""
         return (_LEADERS, self.transactional_id, self.group)
 
     @property
@@ -167,13 +173,13 @@ class TransactionWriter:
         return self._client
 
     @contextlib.asynccontextmanager
-    async def _asking(self, what: str, transactional_id: str) -> AsyncIterator[None]:
+    async def _deadline(self, what: str, transactional_id: str) -> AsyncIterator[None]:
         with broker_errors(what, self.connection, WRITE):
             try:
                 async with asyncio.timeout(INIT_S):
                     yield
             except TimeoutError as error:
-                word = self._words.get(transactional_id, "no answer")
+                word = self._last_answers.get(transactional_id, lambda: _NO_ANSWER)()
                 look = f"kafka-transactions.sh --bootstrap-server BROKER describe --transactional-id {transactional_id}"
                 raise KafkaError(
                     f"it isn't done after {INIT_S:g} s, the last word of the brokers is {word}. It is asked for "
@@ -185,7 +191,7 @@ class TransactionWriter:
         request = InitProducerIdRequest(transactional_id, self.transaction_timeout_ms)
         place = CoordinationType.TRANSACTION, transactional_id
         try:
-            answer = await self._ask(place, request, _code, may_repeat=True)
+            answer = await self._request(place, request, _code, may_repeat=True)
         except ProducerOverError as error:
             # Another request with the id was under way: the next one finds its end.
             raise KafkaError(str(error)) from error
@@ -222,7 +228,9 @@ class TransactionWriter:
             for partition, parts in records.items()
         }
 
-    async def _ask(self, place: Place, request: Any, code_of: Callable[[Any], int], *, may_repeat: bool = False) -> Any:
+    async def _request(
+        self, place: Place, request: Any, code_of: Callable[[Any], int], *, may_repeat: bool = False
+    ) -> Any:
         """Send a request to a coordinator until it is done; the caller sets the deadline.
 
         Raises:
@@ -231,26 +239,25 @@ class TransactionWriter:
             KafkaError: what else the coordinator answered.
         """
         tries = 0
-        self._heard(place, request, "no answer")
+        self._note_answer(place, request, _NO_ANSWER)
         while True:
             try:
-                answer = await self._asked(place, request)
+                answer = await self._send_once(place, request)
             except (KafkaError, OSError, TimeoutError) as error:
-                self._heard(place, request, described(error))
+                self._note_answer(place, request, described(error))
                 self._coordinators.pop(place, None)
                 # Without a connection nothing was sent.
                 if not (may_repeat or isinstance(error, NodeNotReadyError)):
-                    said = f"{type(request).__name__}: {type(error).__name__}: {error}"
-                    raise TransportFaultError(said) from error
+                    raise TransportFaultError(f"{type(request).__name__}: {type(error).__name__}: {error}") from error
             else:
                 code = OK if answer is None else code_of(answer)
                 if answer is not None and code == OK:
-                    self._words.pop(place[1], None)
+                    self._last_answers.pop(place[1], None)
                     return answer
-                word = "no coordinator is known" if answer is None else described(error_of(code))
-                word = self._heard(place, request, word)
+                word = _NO_COORDINATOR if answer is None else described(error_of(code))
+                text = self._note_answer(place, request, word)
                 if code in PRODUCER_IS_OVER:
-                    raise ProducerOverError(word, code)
+                    raise ProducerOverError(text(), code)
                 if code != OK and code not in COORDINATOR_WAITS:
                     raise error_of(code)
                 if code in NOT_HERE:
@@ -258,39 +265,35 @@ class TransactionWriter:
             tries += 1
             await asyncio.sleep(BACKOFF.delay_s(tries))
 
-    def _heard(self, place: Place, request: Any, word: str) -> str:
-        """Note a coordinator's last word about a request; return it with the request and the broker."""
-        node = self._coordinators.get(place)
-        where = f"coordinator of {place[1]}" + ("" if node is None else f", broker {node}")
-        self._words[place[1]] = text = f"{type(request).__name__}: {word} ({where})"
+    def _note_answer(self, place: Place, request: Any, word: str) -> Callable[[], str]:
+        """Note a coordinator's last answer to a request; return what describes it with the request and the broker."""
+        text = partial(_of_coordinator, type(request).__name__, word, place[1], self._coordinators.get(place))
+        self._last_answers[place[1]] = text
         return text
+
+    def _note_leaders(self, codes: Mapping[TopicPartition, int]) -> None:
+        """Note the errors of leaders that haven't appended all."""
+        part, code = next(iter(codes.items()))
+        leader = self.client.cluster.leader_for_partition(part)
+        self._last_answers[_LEADERS] = partial(_of_leader, part, code, leader, others=len(codes) - 1)
 
     async def _append(
         self, sequences: Sequences, packed: Mapping[TopicPartition, Sequence[Batch]]
     ) -> dict[TopicPartition, int]:
-        """Append as `sending.append` does; note errors of leaders that haven't appended all."""
-
-        def tell(codes: Mapping[TopicPartition, int]) -> None:
-            part, code = next(iter(codes.items()))
-            leader, others = self.client.cluster.leader_for_partition(part), len(codes) - 1
-            where = f"leader of {part}, broker {leader}" + (f", and {others} more partitions" if others else "")
-            self._words[_LEADERS] = f"ProduceRequest: {described(error_of(code))} ({where})"
-
-        names = ", ".join(map(str, list(packed)[:MOST_NAMED]))
-        more = f" and {len(packed) - MOST_NAMED} more partitions" if len(packed) > MOST_NAMED else ""
-        self._words[_LEADERS] = f"ProduceRequest: no answer (leaders of {names}{more})"
+        """Append as `sending.append` does, and note the leaders' last answer."""
+        self._last_answers[_LEADERS] = partial(_unanswered, tuple(packed))
         ends = await append(
             self.client,
             sequences,
             packed,
             transactional_id=self.transactional_id,
             is_version_2=self._is_version_2,
-            tell=tell,
+            tell=self._note_leaders,
         )
-        self._words.pop(_LEADERS, None)
+        self._last_answers.pop(_LEADERS, None)
         return ends
 
-    async def _asked(self, place: Place, request: Any) -> Any:
+    async def _send_once(self, place: Place, request: Any) -> Any:
         """Return the coordinator's answer, None if none is known at the moment."""
         node = self._coordinators.get(place)
         if node is None:
@@ -335,32 +338,27 @@ class TransactionWriter:
             return
         producer = (self.transactional_id, sequences.producer_id, sequences.epoch)
         if not self._is_version_2:
-            await self._ask(self._place, AddOffsetsToTxnRequest(*producer, self.group), _code)
+            await self._request(self._place, AddOffsetsToTxnRequest(*producer, self.group), _code)
         offsets: Any = [(topic, each, {}) for topic, each in topics]
         member = (identity.generation, identity.member_id, None)
         request = TxnOffsetCommitRequest(
             self.transactional_id, self.group, *producer[1:], *member, offsets, {}, is_version_2=self._is_version_2
         )
         try:
-            await self._ask((CoordinationType.GROUP, self.group), request, _code_of_offsets)
+            await self._request((CoordinationType.GROUP, self.group), request, _code_of_offsets)
         except IllegalGenerationError as error:
-            raise StaleGenerationError(
-                f"commit of {self.transactional_id}: {self._words[self.group]}: the group has another generation than "
-                f"this worker. {NOTHING_LOST}, if the partition is still this worker's. If it happens again and again, "
-                "the worker doesn't answer the group in time: look for handlers that block, or raise "
-                "broker_session_timeout"
-            ) from error
+            raise self._stale_generation() from error
 
     async def _add_partitions(self, sequences: Sequences, partitions: Iterable[TopicPartition]) -> None:
         topics = by_topic(partitions)
         if topics and not self._is_version_2:
             request = AddPartitionsToTxnRequest(self.transactional_id, sequences.producer_id, sequences.epoch, topics)
-            await self._ask(self._place, request, _code_of_partitions)
+            await self._request(self._place, request, _code_of_partitions)
 
     async def _end(self, sequences: Sequences, *, is_committed: bool) -> Sequences:
         """End the transaction; return the producer for the next one."""
         producer = (self.transactional_id, sequences.producer_id, sequences.epoch, is_committed)
-        answer = await self._ask(self._place, EndTxnRequest(*producer, is_version_2=self._is_version_2), _code)
+        answer = await self._request(self._place, EndTxnRequest(*producer, is_version_2=self._is_version_2), _code)
         return Sequences(answer.producer_id, answer.producer_epoch) if self._is_version_2 else sequences
 
     async def _unpackable(self, batches: Sequence[CommitBatch]) -> BatchesRefusedError:
@@ -390,6 +388,15 @@ class TransactionWriter:
                     break
         return BatchesRefusedError(found)
 
+    def _without_output(self, batches: Sequence[CommitBatch], unknown: UnknownOutputError) -> BatchesRefusedError:
+        return BatchesRefusedError(
+            {
+                place: self._unknown_output(batch, unknown)
+                for place, batch in enumerate(batches)
+                if any(output.topic == unknown.topic for output in batch.outputs)
+            }
+        )
+
     def _unknown_output(self, batch: CommitBatch, unknown: UnknownOutputError) -> OutcomeUnknownError:
         missing = lacking(unknown.error, self.connection.principal, WRITE, name=unknown.topic)
         why = missing or f"{unknown.topic}: {described(unknown.error)}"
@@ -407,6 +414,14 @@ class TransactionWriter:
         missing = lacking(error, self.connection.principal, READ if is_read else WRITE, name=part.topic)
         return OutcomeUnknownError(f"{batch}: {missing}" if missing else what, missing=missing)
 
+    def _stale_generation(self) -> StaleGenerationError:
+        return StaleGenerationError(
+            f"commit of {self.transactional_id}: {self._last_answers[self.group]()}: the group has another generation "
+            f"than this worker. {NOTHING_LOST}, if the partition is still this worker's. If it happens again and "
+            "again, the worker doesn't answer the group in time: look for handlers that block, or raise "
+            "broker_session_timeout"
+        )
+
     def _unknown(self, error: Exception) -> OutcomeUnknownError:
         what = f"commit of {self.transactional_id}"
         if isinstance(error, ProducerOverError) and error.code in FENCED:
@@ -421,10 +436,10 @@ class TransactionWriter:
         if isinstance(error, TimeoutError):
             wait_s = 0.0 if self._client is None else self._client.throttled_s(self.commit_deadline_s)
             quota = f"; a broker let this client wait {wait_s:.1f} s, because of a quota of its user or client id"
-            words = [self._words[about] for about in self._asked_in_commits if about in self._words]
+            answers = [self._last_answers[about]() for about in self._parties if about in self._last_answers]
             return OutcomeUnknownError(
                 f"{what}: the brokers didn't finish it within {self.commit_deadline_s:g} s; the last word is "
-                f"{'; '.join(words) or 'no answer'}{quota if wait_s else ''}. {NOTHING_LOST}. If it happens again and "
+                f"{'; '.join(answers) or _NO_ANSWER}{quota if wait_s else ''}. {NOTHING_LOST}. If it happens again and "
                 "again, see whether that broker is well, and its log"
             )
         if isinstance(error, ProducerOverError):
@@ -434,6 +449,21 @@ class TransactionWriter:
                 "broker's log"
             )
         return OutcomeUnknownError(f"{what}: {described(error) if isinstance(error, KafkaError) else error}")
+
+
+def _of_coordinator(request: str, word: str, about: str, node: int | None) -> str:
+    return f"{request}: {word} (coordinator of {about}" + (")" if node is None else f", broker {node})")
+
+
+def _of_leader(part: TopicPartition, code: int, leader: int | None, *, others: int) -> str:
+    more = f", and {others} more partitions" if others else ""
+    return f"ProduceRequest: {described(error_of(code))} (leader of {part}, broker {leader}{more})"
+
+
+def _unanswered(parts: Sequence[TopicPartition]) -> str:
+    names = ", ".join(map(str, parts[:MOST_NAMED]))
+    more = f" and {len(parts) - MOST_NAMED} more partitions" if len(parts) > MOST_NAMED else ""
+    return f"ProduceRequest: {_NO_ANSWER} (leaders of {names}{more})"
 
 
 def _code(answer: Any) -> int:
@@ -460,7 +490,7 @@ def _common_code(codes: Iterable[tuple[str, int, int]], *, of_offsets: bool) -> 
     for topic, partition, code in codes:
         if code in OF_A_PARTITION:
             failed[TopicPartition(topic, partition)] = error_of(code, topic)
-        elif code not in (OK, _OPERATION_NOT_ATTEMPTED):
+        elif code not in (OK, OPERATION_NOT_ATTEMPTED):
             return code
     if failed:
         raise PartsFailedError(failed, of_offsets=of_offsets)

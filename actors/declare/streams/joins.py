@@ -316,7 +316,7 @@ class _Join:
                 if store.reports[side]:
                     await self._call(ctx, side, value, None)
                 return
-            found = store.matches(ctx, side)
+            found = store.keep_and_match(ctx, side)
             if found:
                 record, decode = ctx._record, self._decode[1 - side]
                 for one in found:
@@ -324,7 +324,7 @@ class _Join:
                     await self._call(ctx, side, value, decode(one.value))
                 ctx._record = record
             elif found is None:
-                ctx._working("join").windows.was_late(store, ctx, is_warned=self._late == "warn")
+                ctx._working("join").windows.count_late_for(store, ctx, is_warned=self._late == "warn")
                 divert(ctx, value, self._late, "the windows")
 
         return handle
@@ -393,7 +393,7 @@ class _OneMany(_Join):
     def _was_late(self, ctx: Context, value: Any, *, has_waited: bool = False) -> None:
         """Do with a late record what `late=` says; one that has waited was handled, so it stops no partition."""
         is_warned = self._late == "warn" or (has_waited and self._late == "stop")
-        ctx._working("join").windows.was_late(self.store, ctx, is_warned=is_warned)
+        ctx._working("join").windows.count_late_for(self.store, ctx, is_warned=is_warned)
         if self._late != "stop" or not has_waited:
             divert(ctx, value, self._late, f"join {self.store.name}")
 

@@ -244,7 +244,7 @@ class _CommittedWindows:
     def _writes(self, *_: Any, **__: Any) -> NoReturn:
         _refuse("it writes")
 
-    is_open = closed_ms = handled = was_late = count_late = expect = arrived = _writes
+    is_open = closed_ms = handled = count_late_for = count_late = expect = arrived = _writes
 
 
 class _QueryTools(Tools):

@@ -155,7 +155,7 @@ class TimeOrder(Punctuator):
 
     def count_late(self, ctx: Context, *, is_warned: bool) -> None:
         """Count a record that came behind stream time."""
-        self._state.tools.was_late(self._store.name, ctx, self.stream_ms, is_warned=is_warned)
+        self._state.tools.count_late_for(self._store.name, ctx, self.stream_ms, is_warned=is_warned)
 
     def late_record(self, ctx: Context) -> RecordError:
         """Return the error of a record that came behind stream time."""

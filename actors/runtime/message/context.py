@@ -182,16 +182,16 @@ class Context:
         Raises:
             UsageError: the actor has no window store.
         """
-        windows = self._working("stream_ms").time_windows
-        if windows is None:
+        state = self._working("stream_ms")
+        if not state.has_windows:
             raise UsageError("ctx.stream_ms: only actors with a window store keep stream time")
-        return windows.stream_ms
+        return state.windows.stream_ms
 
     @property
     def late(self) -> bool:
         """Return whether the message is too late for all windows of its actor's window stores."""
         state = self._working("late")
-        return state.time_windows is not None and state.time_windows.is_late(self)
+        return state.has_windows and state.windows.is_late(self)
 
     @property
     def now_ms(self) -> int:

@@ -181,6 +181,7 @@ class Store(Generic[K, V]):
 
     def put_if_absent(self, key: K, value: V, *, ttl: timedelta | None = None) -> V | None:
         """Return the value that is there, or write `value`, as `set` does, and give None."""
+        # Hot, so `_place` is written out: of many actors this is the only call of a store for each record.
         ctx = current_message.get(None)
         state = ctx._state if ctx is not None else None
         if ctx is None or state is None:

@@ -329,7 +329,7 @@ class Table(Store[K, V]):
         history = self._history(state)
         at_ms = self._checked_ms(ctx, state, history.mark.newest_ms)
         if history.is_forgotten(at_ms):
-            state.tools.was_late(self.name, ctx, history.mark.newest_ms)
+            state.tools.count_late_for(self.name, ctx, history.mark.newest_ms)
             return False
         history.move_on(at_ms, CLEARED_AT_ONCE)
         row = None if raw is None else at_ms.to_bytes(TIME_BYTES) + raw

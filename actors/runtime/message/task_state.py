@@ -62,7 +62,7 @@ class WindowTime(ReadTime, Protocol):
     def is_late(self, ctx: Any) -> bool:
         """Return whether a message is too late for all windows."""
 
-    def was_late(self, store: Any, ctx: Any, *, is_warned: bool = False) -> None:
+    def count_late_for(self, store: Any, ctx: Any, *, is_warned: bool = False) -> None:
         """Count a message that came too late for all its windows."""
 
     def count_late(self, ctx: Any, *, is_warned: bool = False) -> None:
@@ -109,6 +109,6 @@ class TaskState:
     windows: WindowTime = _NONE
 
     @property
-    def time_windows(self) -> WindowTime | None:
-        """The windows of the task; None if the actor has none."""
-        return self.windows
+    def has_windows(self) -> bool:
+        """Return whether the actor has window stores or joins: `windows` is set."""
+        return self.windows is not _NONE

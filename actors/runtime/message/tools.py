@@ -219,7 +219,7 @@ class Tools:
     timestamps: Timestamps | None = None
     order: Ordering | None = None
 
-    def was_late(self, store: str, ctx: Any, stream_ms: int, *, is_warned: bool = False) -> None:
+    def count_late_for(self, store: str, ctx: Any, stream_ms: int, *, is_warned: bool = False) -> None:
         """Count a message that came too late for a store."""
         record, meter = ctx._record, self.late.setdefault(store, LateMeter())
         meter.count += 1

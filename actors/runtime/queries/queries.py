@@ -51,9 +51,9 @@ COUNT_SLICE = 1_000
 COUNT_SLICE_BYTES = 1024 * 1024
 
 _REASONS = {
-    State.FENCING: "its last owner's transactions are being settled",
+    State.FENCING: "this worker's own last transaction is being ended",
     State.CONFIRMING: "the group is asked whether this worker is a member",
-    State.LOOKING: "its offsets are being looked up",
+    State.LOOKING: "its last owner's transactions are being settled, and its offsets looked up",
     State.RESTORING: "its state is being restored from the changelog",
     State.CLAIMING: "its ownership is being written down",
     State.COMMITTING: "a commit takes longer than expected",

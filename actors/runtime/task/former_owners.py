@@ -104,7 +104,7 @@ def _foreign(place: str) -> str:
 
 
 def _tell_nobody(what: str) -> None:
-    """Keep it to the log."""
+    """Ignore it: what is waited for is logged anyway."""
 
 
 async def settled_owner(

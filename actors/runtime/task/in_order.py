@@ -31,12 +31,12 @@ class InOrder(Executor):
         super().__init__(processor)
         self._pause_s = 0.0
         inputs, timers, time = processor.inputs, self._handling.timers, processor.time
-        # By input, what a record moves on; None where nothing comes due by records.
-        saw: Sequence[Callable[[int], bool] | None]
-        saw = time.saw if time else [None if timers is None else timers.saw] * len(inputs)
+        # By input, what a record's time moves on, which returns whether something is due; None where nothing ever is.
+        moves_time: Sequence[Callable[[int], bool] | None]
+        moves_time = time.saw if time else [None if timers is None else timers.saw] * len(inputs)
         specs = [one.spec for one in inputs]
         self._ways = [
-            (spec.handler, spec.decode_key, spec.decode_value, saw[index]) for index, spec in enumerate(specs)
+            (spec.handler, spec.decode_key, spec.decode_value, moves_time[index]) for index, spec in enumerate(specs)
         ]
 
     async def advance(self) -> bool:
@@ -60,22 +60,33 @@ class InOrder(Executor):
         processor = self._processor
         processor.begin()
         try:
-            if any(saw is not None and saw(-1) for _, _, _, saw in self._ways):
+            if self._is_due():
                 # A former owner committed the record that made a timer due.
                 await self._handle_timers(processor.at)
             await self._handle(runs)
         finally:
             self._go_home()
 
+    def _is_due(self) -> bool:
+        """Return whether something is due without another record: no record has the time -1."""
+        return any(moves_time is not None and moves_time(-1) for _, _, _, moves_time in self._ways)
+
     async def _handle(self, runs: Iterable[Run]) -> None:
         """Handle records one after the other. Hot: what can be is in a local variable, what is seldom in a call."""
-        processor, messages, scope = self._processor, self._processor.messages, self._processor.scope
-        undo, monotonic, inbox = scope.undo, processor.clock.monotonic, self._inbox
-        is_watched, outputs, pause_s = self._is_watched, messages.outputs, self._next_pause_s()
-        is_special, is_due = self._is_special if is_watched else is_command, False
+        processor = self._processor
+        inbox = self._inbox
+        messages = processor.messages
+        scope = processor.scope
+        undo = scope.undo
+        monotonic = processor.clock.monotonic
+        is_watched = self._is_watched
+        is_special = self._is_special if is_watched else is_command
+        outputs = messages.outputs
+        pause_s = self._next_pause_s()
+        is_due = False
         for one, records in runs:
             self._turn_to(one)  # once a record where inputs take turns
-            handler, decode_key, decode_value, saw = self._ways[one.index]
+            handler, decode_key, decode_value, moves_time = self._ways[one.index]
             for record in records:
                 offset, raw_key, raw_value = record.offset, record.key, record.value
                 if offset < one.next_offset:
@@ -84,7 +95,8 @@ class InOrder(Executor):
                 if raw_key is None or raw_value is None or ((is_watched or record.headers) and is_special(record)):
                     outputs = await self._handle_special(record)
                 else:
-                    sent, ctx = len(outputs), None
+                    sent = len(outputs)
+                    ctx = None
                     try:
                         key, value = decode_key(raw_key), decode_value(raw_value)
                         ctx = Context(messages, record, key, raw_key)
@@ -97,10 +109,16 @@ class InOrder(Executor):
                         undo.clear()
                 one.next_offset = offset + 1
                 processor.handled += 1
-                if saw is not None and not (record.headers and is_command(record)):
-                    is_due = saw(record.timestamp)
-                if is_due or monotonic() >= pause_s or (not processor.handled & _SIZE_MASK and processor.is_large()):
-                    outputs, pause_s, is_due = await self._pause(one, record, is_due), self._next_pause_s(), False
+                if moves_time is not None and not (record.headers and is_command(record)):
+                    is_due = moves_time(record.timestamp)
+                if (
+                    is_due  # before the next record, which could replace a timer
+                    or monotonic() >= pause_s
+                    or (not processor.handled & _SIZE_MASK and processor.is_large())
+                ):
+                    outputs = await self._pause(one, record, is_due)
+                    pause_s = self._next_pause_s()
+                    is_due = False
                 if inbox.stopping:
                     return
 

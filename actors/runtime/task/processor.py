@@ -492,7 +492,7 @@ class TaskProcessor:
         under_way.result()
 
     def _freeze(self) -> tuple[CommitBatch, list[Writes], list[int], int]:
-        """Return a batch with all that was handled, the writes of each store, where they lead to, and of how many."""
+        """Return the batch, each store's writes, the inputs' offsets and the number of records."""
         context, messages, scope = self.context, self.messages, self.scope
         if messages.newer is not None:
             # Its handler went on as if nothing had been there.

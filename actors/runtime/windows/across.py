@@ -157,7 +157,7 @@ class Across:
         value = None if pair is None else self.of(*pair)
         windows = ctx._working("across").windows
         if not windows.is_open(self.second, window):
-            windows.was_late(self.second, ctx)
+            windows.count_late_for(self.second, ctx)
         elif self.rows is None:
             values = self.second.values
             if values is None or values.take(ctx._working("across"), ctx._raw_key, window, value):

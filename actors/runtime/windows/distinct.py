@@ -37,7 +37,7 @@ class DistinctValues:
 
             changed += counts._into_aligned((window,), overlay, state, raw_key, count)
         if not changed:
-            time.was_late(counts, ctx)
+            time.count_late_for(counts, ctx)
         return changed
 
     def take(self, state: TaskState, raw_key: bytes, window: Window, value: Any) -> bool:

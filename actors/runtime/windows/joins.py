@@ -119,7 +119,7 @@ class JoinStore:
         """Return whether the window of a record is closed."""
         return at_ms + self.spans_ms[side] <= time.closed_ms(self)
 
-    def matches(self, ctx: Context, side: int) -> list[Match] | None:
+    def keep_and_match(self, ctx: Context, side: int) -> list[Match] | None:
         """Keep the message that is handled, and return what it matches: in order of times, of one time as it came.
 
         Returns None if the message is late: then nothing is kept.

@@ -416,7 +416,7 @@ class WindowStore(AcrossKeys, Generic[K, V]):
         else:
             found = self._into_session(kind, overlay, state, raw_key, at_ms, change)
         if not found:
-            time.was_late(self, current_message.get())
+            time.count_late_for(self, current_message.get())
         return found
 
     def _result(self, value: Any, encoded: bytes) -> Any:

@@ -139,7 +139,7 @@ class _Closing:
         if row < self.start:
             self.start, self.next_ms = row, min(self.next_ms, self.closing_ms(row))
 
-    def is_done(self) -> None:
+    def finish_one(self) -> None:
         """Note that one of the closes in hand is handled."""
         self.waiting -= 1
         if not self.waiting:
@@ -160,7 +160,7 @@ class TaskWindows(Punctuator):
     """
 
     _merged: Progress | None = None
-    """A row `m` with times of former partitions; None of most, for which that question costs nothing."""
+    """A row `m` with times of former partitions; None of most. Hot: `key_ms` is asked for only where it isn't None."""
 
     def __init__(
         self,
@@ -196,11 +196,15 @@ class TaskWindows(Punctuator):
                 self.latest_ms = max(self.latest_ms, progress.stream_ms, progress.latest_ms)
                 if len(progress.former) > len(self._merged.former if self._merged else ()):
                     self._merged = progress
-        self._written_ms = self._earlier_ms = self.stream_ms
-        # Seen of the records alone: what stream time has come to by the clock isn't in it.
-        self._seen_ms = self._written_latest_ms = self.latest_ms
+        # The `stream_ms` and `latest_ms` that the rows `m` have.
+        self._written_ms, self._written_latest_ms = self.stream_ms, self.latest_ms
+        # The record that moved stream time last, by input and offset, and stream time before it.
         self._moved_by: tuple[int | None, int] = None, -1
+        self._earlier_ms = self.stream_ms
+        # The latest time of the records alone: stream time may have come further by the clock.
+        self._seen_ms = self.latest_ms
         self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
+        # Of all stores: the latest end of windows that were closed by a shorter grace than the declared one.
         self._closed_end_ms = -1
         for closing in self._closings.values():
             with reading(self._state.home, closing.store):
@@ -275,15 +279,15 @@ class TaskWindows(Punctuator):
         """Count a message that is too late for all window stores."""
         for store in self._closings:
             if not store.is_part:
-                self.was_late(store, ctx, is_warned=is_warned)
+                self.count_late_for(store, ctx, is_warned=is_warned)
 
-    def was_late(self, store: TimedStore, ctx: Context, *, is_warned: bool = False) -> None:
+    def count_late_for(self, store: TimedStore, ctx: Context, *, is_warned: bool = False) -> None:
         """Count a message that came too late for all its windows."""
         if self._is_late_by_clock(store):
             late = self._meters.late_by_clock
             late[store.name] = late.get(store.name, 0) + 1
         else:
-            self._state.tools.was_late(store.name, ctx, self.stream_ms, is_warned=is_warned)
+            self._state.tools.count_late_for(store.name, ctx, self.stream_ms, is_warned=is_warned)
 
     def _is_late_by_clock(self, store: TimedStore) -> bool:
         """Return whether the window of the message that is handled would be open if time were that of the records."""
@@ -531,7 +535,7 @@ class TaskWindows(Punctuator):
         return InternalMessage(
             record,
             partial(self._in_turn, closing, row, found),
-            closing.is_done,
+            closing.finish_one,
             f"the close of a window of store {store.name}",
             call if self.carried is None else self.carried.passed_on(call),
         )

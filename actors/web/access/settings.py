@@ -28,16 +28,12 @@ def check_access(app: Any) -> None:
     serve_tls(app)
     # Refuses what can't be used, and takes its time before the event loop has work to do.
     worker_keys(app, b"")
-    if isinstance(options.worker_hosts, str):
-        raise ConfigurationError("worker_hosts takes a list of hosts, as ['*.bank.internal']")
     own = own_address(app)
     if options.worker_hosts and own and not is_on(own, options.worker_hosts):
         raise ConfigurationError(
             f"worker_hosts doesn't name this worker's own host, so the others wouldn't ask it: it announces {own} "
             "(canonical_url)"
         )
-    if isinstance(options.open_pages, str):
-        raise ConfigurationError("open_pages takes a list of paths, as ['/hello/']")
     guarded = is_guarded(app)
     if conf.web_enabled and options.queries and not (options.queries_unprotected or guarded or is_local(conf)):
         raise ConfigurationError(

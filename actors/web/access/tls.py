@@ -133,8 +133,6 @@ def serve_tls(app: Any) -> None:
         raise ConfigurationError(
             "admin_certificates names clients' certificates, and nobody asks for one: web_client_ca"
         )
-    if isinstance(options.admin_certificates, str):
-        raise ConfigurationError("admin_certificates takes a list of subjects, as ['CN=ops']")
     if isinstance(context, OwnContext):
         _fill(context, options)
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.documents import ROOT
+from tests.documents import EDGES, ROOT
 from tests.kafka.helpers import eventually, make_topics, read_all, send, unique
 
-EDGES = tuple(f"actors.{name}" for name in ("admin", "cli", "coordination", "local_kafka", "replay", "sinks", "web"))
 JOB = f"""
 import asyncio, os, sys
 from actors import App, Context, WorkerExtension
@@ -47,7 +46,7 @@ async def main() -> None:
         await asyncio.to_thread(sys.stdin.readline)
 
 asyncio.run(main())
-print(moments, [name for name in sys.modules if name.startswith({EDGES!r})])
+print(moments, [name for name in sys.modules if name.startswith({tuple(EDGES)!r})])
 """
 
 

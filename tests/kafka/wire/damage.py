@@ -83,12 +83,12 @@ def records_before_offsets(patch: Patch, world: World) -> None:
 
 def requests_sent_again(patch: Patch, world: World) -> None:
     """A transactional request is sent again after a transport error, with the same epoch."""
-    ask = TransactionWriter._ask
+    request_once = TransactionWriter._request
 
     async def again(self: TransactionWriter, place: Any, request: Any, code_of: Any, **_: bool) -> Any:
-        return await ask(self, place, request, code_of, may_repeat=True)
+        return await request_once(self, place, request, code_of, may_repeat=True)
 
-    patch.setattr(TransactionWriter, "_ask", again)
+    patch.setattr(TransactionWriter, "_request", again)
 
 
 Write = Callable[[TransactionWriter, Identity, Sequence[CommitBatch]], Awaitable[Sequence[CommitReceipt]]]

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from actors import App, ConfigurationError, WorkerExtension
 from actors._faust import extensions
 from actors._faust.setup import Setup
-from tests.documents import ROOT, block
+from tests.documents import CONTRACTS, EDGES, ROOT, block
 
-CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-[EDGES] = (contract["forbidden_modules"] for contract in CONTRACTS if "nothing of the edges" in contract["name"])
 PROGRAM = f"""
 import sys
 from actors import App, Context

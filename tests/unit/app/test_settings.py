@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from actors._faust.settings.sources import PREFIX, known_settings, read_settings
 from actors._faust.settings.values import span, span_text
 from actors._faust.setup import Setup
 from actors.cli.settings import shown_settings
+from actors.declare.options import ActorOptions
 from tests.documents import blocks_of
 from tests.unit.app.test_clear_errors import faust as run_faust
 
@@ -201,6 +203,22 @@ def test_a_variable_without_our_prefix_is_named_too(monkeypatch: pytest.MonkeyPa
     assert str(refused.value) == (
         "MOVED_OFFSET in the environment: moved_offset='acept' can't be used: write stop or accept"
     )
+
+
+LISTS = [option.name for option in fields(ActorOptions) if option.type == "Sequence[str]"]
+
+
+@pytest.mark.parametrize("value", ["web", Path("web"), None, ["web", 3]], ids=repr)
+@pytest.mark.parametrize("name", LISTS)
+def test_a_setting_that_takes_a_list_takes_nothing_else(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        made(**{name: value})
+    assert str(refused.value) == f"App(…): {name}={value!r} can't be used: write a list of texts, as ['a', 'b']"
+
+
+def test_a_token_that_is_no_text_is_refused_without_being_shown() -> None:
+    with pytest.raises(ConfigurationError, match="query_tokens=… can't be used: write a list of texts, or the Path"):
+        made(query_tokens=[TOKEN, 3])
 
 
 @pytest.mark.parametrize("variable", ["QUERY_TOKENS", "QUERY_TOKENS_FILE"])

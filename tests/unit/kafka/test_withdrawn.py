@@ -143,9 +143,9 @@ async def test_only_a_request_that_may_have_been_sent_is_fatal() -> None:
     async def asked(*_: Any) -> None:
         raise errors.pop(0)
 
-    writer._asked = asked  # type: ignore[method-assign]
+    writer._send_once = asked  # type: ignore[method-assign]
     with pytest.raises(TransportFaultError):
-        await writer._ask((CoordinationType.TRANSACTION, "t"), EndTxnRequest("t", 1, 0, True), lambda _: 0)
+        await writer._request((CoordinationType.TRANSACTION, "t"), EndTxnRequest("t", 1, 0, True), lambda _: 0)
     assert errors == []
 
 

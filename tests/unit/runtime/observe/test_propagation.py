@@ -152,8 +152,8 @@ def test_no_other_header_is_passed_on_and_without_names_none() -> None:
     assert passed(sent.headers) == {}
 
 
-@pytest.mark.parametrize("names", ["tenant", ("fa-ask",), ("",), (3,), ("__value_schema_id",), ("__key_schema_id",)])
-def test_names_that_arent_of_the_programs_headers_are_refused(names: Any) -> None:
+@pytest.mark.parametrize("names", [("fa-ask",), ("",), ("__value_schema_id",), ("__key_schema_id",)])
+def test_names_that_arent_of_the_programs_headers_are_refused(names: tuple[str]) -> None:
     app = App("shop", broker="kafka://127.0.0.1:9092", propagate_headers=names)
 
     @app.actor(app.topic("orders", key_type=str, value_type=str))

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from actors import App, ConfigurationError, Context
+from actors import App, Context
 from actors.web.access.settings import check_access
 from dev.kafka import free_port
 from tests.certificates import Authority
@@ -259,8 +259,3 @@ async def test_the_prometheus_page_of_faust_asks_too(tmp_path: Path) -> None:
             await served.web.stop_server()
 
     assert await prepared() == 401
-
-
-def test_open_pages_are_a_list() -> None:
-    with pytest.raises(ConfigurationError, match="open_pages"):
-        check_access(App("text", broker="kafka://127.0.0.1:1", open_pages="/mine/"))
