@@ -13,7 +13,7 @@ SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct)
 # Each process of the tests, and each worker that they start, would compile everything again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test check compiled compiled-engine test-compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash inhand locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
+.PHONY: demo docs test check types style imports tidy compiled compiled-engine test-compiled bench bench-guard bench-replay bench-peers bench-faults bench-locks bench-soak bench-standby crash inhand locks names sim hostile equivalence matrix nightly nightly-tests nightly-brokers nightly-sim nightly-equivalence nightly-crash format clean dist packages install promtool deploy-tools
 
 $(READY_DEMO): EXTRAS := broker,spark
 $(READY): EXTRAS := dev,broker,spark,bench
@@ -33,15 +33,23 @@ install: $(READY) $(READY_DOCS)
 demo: $(READY_DEMO)  ## the main job, end to end
 	$(BIN)/python -m dev.demo
 
-check: $(READY)  ## lint, types, dependencies between packages, tidiness
+check: types style imports tidy  ## lint, types, dependencies between packages, tidiness
+
+types: $(READY)
+	$(BIN)/mypy
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+
+imports: $(READY)
 	$(BIN)/lint-imports --no-cache
+
+tidy: $(READY)
 	$(BIN)/python -m dev.tidy
 
 test: $(READY)  ## every kind of test, on a real broker and a real Spark: about 13 minutes on two cores; the long ones are in `make nightly`
-	$(MAKE) --no-print-directory --jobs 2 check compiled
+	$(MAKE) --no-print-directory --jobs 2 --output-sync check compiled
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # The engine is compiled in a copy: this folder stays interpreted.

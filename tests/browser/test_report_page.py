@@ -67,7 +67,8 @@ async def browser() -> AsyncIterator[object]:
 
 
 @pytest.mark.parametrize(
-    "name", ["damaged", "partly", "log", "empty", "nasty", pytest.param("many", marks=pytest.mark.nightly)]
+    "name",
+    ["damaged", "nasty", *(pytest.param(of, marks=pytest.mark.nightly) for of in ("partly", "log", "empty", "many"))],
 )
 @pytest.mark.parametrize("looks", [LOOKS, pytest.param(OTHER_LOOKS, marks=pytest.mark.nightly)], ids=["each", "other"])
 async def test_page_is_quiet_fits_and_can_be_read(browser, folder: Path, name: str, looks: list[tuple[int, str]]):

@@ -21,6 +21,8 @@ from tests.sim.test_planted_windows import count_what_is_left_as_handled
 from tests.unit.runtime.leaving import leave
 
 INPUTS = 300
+"""So many that each kind comes due."""
+FEW = 100
 PARTITIONS = 3
 NAME = "inhand"
 
@@ -31,10 +33,11 @@ class Evidence:
 
     records: Mapping[str, list[Record]]
     begin_ms: int
+    inputs: int
 
     def flaws(self, others: Mapping[str, list[Record]]) -> set[tuple[str, str]]:
         """Return the kinds and names of what is wrong with it, with other records of some topics."""
-        ledger, _ = oracle.account({**self.records, **others}, self.begin_ms, range(INPUTS))
+        ledger, _ = oracle.account({**self.records, **others}, self.begin_ms, range(self.inputs))
         return {(flaw.kind, flaw.name) for flaw in ledger.flaws()}
 
 
@@ -49,28 +52,28 @@ def evidence() -> Iterator[Evidence]:
         yield play()
 
 
-def play(stops: int = 0) -> Evidence:
+def play(inputs: int = INPUTS, stops: int = 0) -> Evidence:
     """Run the app on the test driver, and stop the worker so often meanwhile."""
     app = importlib.import_module("tests.inhand.app")
     with ActorTestDriver(app.app, partitions=PARTITIONS, effects={app.post: app.post}) as driver:
-        begin_ms = post_all(driver, app)
+        begin_ms = post_all(driver, app, inputs)
         for _ in range(stops):
             driver.advance(0.2, settle=False)
             leave(driver, settle=False)
         driver.settle()
         driver.advance(10.0)
-        return Evidence({topic: read(driver, topic) for topic in (*OUTPUTS, *TIMED)}, begin_ms)
+        return Evidence({topic: read(driver, topic) for topic in (*OUTPUTS, *TIMED)}, begin_ms, inputs)
 
 
-def post_all(driver: ActorTestDriver, app: Any) -> int:
+def post_all(driver: ActorTestDriver, app: Any, inputs: int) -> int:
     """Post what a run sends; return the time of the number 0."""
     now_ms = driver._clock.wall_ms()
-    begin_ms = now_ms - INPUTS * rules.STEP_MS
+    begin_ms = now_ms - inputs * rules.STEP_MS
 
     def post(topic: Any, key: bytes, message: msgspec.Struct, timestamp_ms: int | None = None) -> None:
         driver.post(topic, key=key, value=msgspec.json.encode(message), raw=True, timestamp_ms=timestamp_ms)
 
-    for number in range(INPUTS):
+    for number in range(inputs):
         post(app.clicks, rules.click_key(number), rules.click(number, begin_ms, factor=7919))
         for name, factor in rules.HALVES.items():
             post(getattr(app, name), rules.key(number, factor), rules.click(number, begin_ms, factor=factor))
@@ -119,9 +122,9 @@ def test_closes_that_a_worker_drops_before_its_last_commit_are_lost(
     evidence: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry, "PASS_REST_S", 0.3)
-    assert play(stops=30).flaws({}) == set()
+    assert play(FEW, stops=10).flaws({}) == set()
     count_what_is_left_as_handled(monkeypatch)
-    assert "lost" in {flaw for _, flaw in play(stops=30).flaws({})}
+    assert "lost" in {flaw for _, flaw in play(FEW, stops=10).flaws({})}
 
 
 @pytest.mark.parametrize("flaw", FLAWS)

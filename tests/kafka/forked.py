@@ -27,7 +27,14 @@ ROOT = Path(__file__).resolve().parents[2]
 _polled = threading.Lock()
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
-    ["actors.cli", "actors.web.server", "actors._faust.service", "faust.cli.faust", "faust.cli.worker"]
+    [
+        "actors.cli",
+        "actors.web.server",
+        "actors._faust.service",
+        "faust.cli.faust",
+        "faust.cli.worker",
+        "tests.kafka.warm",
+    ]
 )
 
 

@@ -234,7 +234,10 @@ def frame(spark: SparkSession, records: Sequence[tuple[Any, ...]]) -> DataFrame:
     return spark.createDataFrame(list(records), ROWS)
 
 
-@pytest.mark.parametrize("is_complete", [True, False], ids=["complete", "compacted"])
+@pytest.mark.parametrize(
+    "is_complete",
+    [pytest.param(True, id="complete"), pytest.param(False, id="compacted", marks=pytest.mark.nightly)],
+)
 def test_causes(spark: SparkSession, is_complete: bool):
     log = [write.row(number, offset) for number, case in enumerate(CASES) for offset, write in case.log.items()]
     others = [write.row(number, offset) for number, case in enumerate(CASES) for offset, write in case.others]

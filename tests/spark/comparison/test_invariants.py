@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from spark_replay import Asked, Finding, find_violations, kafka
 from tests.spark.damage import NEW, OLD, PAST_MS, by, extend, named_log, two_owners
 from tests.spark.helpers import PARTITIONS, Log, Transaction, home, put
@@ -21,6 +23,7 @@ def check(spark: SparkSession, brokers: str, log: Log, asked: Asked | None = Non
     return {finding.check: finding for finding in found}
 
 
+@pytest.mark.nightly
 def test_a_log_as_owners_write_it(spark: SparkSession, brokers: str):
     """Records of a commit are in any order; a key that was deleted, or had expired, may have another value."""
     log = named_log(brokers)

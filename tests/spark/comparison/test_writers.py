@@ -133,6 +133,7 @@ def test_a_foreign_record_at_the_end_of_an_idle_partition(world: World, tmp_path
     assert text.endswith(f"is in no transaction, but all records of the owner of epoch {NEW} are")
 
 
+@pytest.mark.nightly
 def test_a_worker_that_goes_on_is_no_finding(world: World, tmp_path: Path):
     exports = world.export(tmp_path)
     world.commit(by(NEW, 50, "key-1", "2"), by(NEW, 51, "key-3", "2"))

@@ -93,7 +93,9 @@ def test_values_of_two_schemas_have_the_columns_of_the_newer_one(spark: SparkSes
     assert (second["prices"][0]["amount"], null) == (Decimal("2.50"), None)
 
 
-@pytest.mark.parametrize("damage", [b"\0\0\0\0\x63", b"{}", b""])
+@pytest.mark.parametrize(
+    "damage", [b"\0\0\0\0\x63", *(pytest.param(raw, marks=pytest.mark.nightly) for raw in (b"{}", b""))]
+)
 def test_a_value_of_another_schema_ends_the_job(spark: SparkSession, tmp_path: Path, damage: bytes) -> None:
     _, _, schemas = bytes_and_schemas()
     rows = spark.createDataFrame([(damage,)], "value binary")
@@ -142,7 +144,7 @@ def test_windows_have_columns_and_their_progress_and_headers_have_none(spark: Sp
     assert owners == [None, "ada", None]
 
 
-@pytest.mark.parametrize("subject", ["topic", "record"])
+@pytest.mark.parametrize("subject", ["topic", pytest.param("record", marks=pytest.mark.nightly)])
 def test_values_of_a_union_have_the_column_of_their_type(spark: SparkSession, tmp_path: Path, subject: Any) -> None:
     import asyncio
 

@@ -191,10 +191,16 @@ def middle(log: MemorySource) -> list[int]:
     return [end * 3 // 4 for end in log.ends]
 
 
+@pytest.fixture(scope="module")
+def original(log: MemorySource, middle: list[int], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("original") / "base"
+    write_rebuild(log, to=folder, as_of=point(middle), as_of_ms=NOW_MS)
+    return folder
+
+
 @pytest.fixture
-def base(log: MemorySource, middle: list[int], tmp_path: Path) -> Path:
-    write_rebuild(log, to=tmp_path / "base", as_of=point(middle), as_of_ms=NOW_MS)
-    return tmp_path / "base"
+def base(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "base")
 
 
 def a_file(folder: Path) -> Path:

@@ -95,6 +95,7 @@ def test_empty_changelog(spark: SparkSession, brokers: str, tmp_path: Path):
     assert pq.read_table(tmp_path / "to").num_rows == 0
 
 
+@pytest.mark.nightly
 def test_only_aborted_records(spark: SparkSession, brokers: str):
     log = write_log(brokers, [Transaction((put("a", "1"), put("b", "2")), committed=False)])
     assert rebuild_state(kafka(spark, brokers, log.topic)).collect() == []
@@ -119,6 +120,7 @@ def test_records_without_metadata_are_kept_and_counted(spark: SparkSession, brok
         assert (rows[key]["value"], rows[key]["epoch"]) == (b"value", None)
 
 
+@pytest.mark.nightly
 def test_metadata_behind_another_header(spark: SparkSession, brokers: str):
     headers = (("trace", b"x"), (METADATA_HEADER, encode_metadata(3, 4, 0)))
     log = write_log(brokers, [Transaction((Write(0, b"a", b"1", headers=headers),))])

@@ -146,8 +146,14 @@ def test_one_partition_does_not_show_how_keys_are_placed(spark: SparkSession, br
     ("partitions", "policy", "records", "text"),
     [
         (PARTITIONS, "compact", 1, "has, or had, records"),
-        (PARTITIONS + 1, "compact", 0, f"has {PARTITIONS + 1} partitions, not {PARTITIONS}"),
-        (PARTITIONS, "delete", 0, "has cleanup.policy=delete, not compact"),
+        pytest.param(
+            PARTITIONS + 1,
+            "compact",
+            0,
+            f"has {PARTITIONS + 1} partitions, not {PARTITIONS}",
+            marks=pytest.mark.nightly,
+        ),
+        pytest.param(PARTITIONS, "delete", 0, "has cleanup.policy=delete, not compact", marks=pytest.mark.nightly),
     ],
 )
 def test_a_topic_that_is_not_new(
@@ -205,6 +211,7 @@ def test_a_point_an_archive_and_a_rebuild(spark: SparkSession, brokers: str, tmp
     } == {(0, 0, 5)}
 
 
+@pytest.mark.nightly
 def test_a_rebuild_that_outlived_its_changelog(spark: SparkSession, brokers: str, log: Log, tmp_path: Path):
     lost = write_log(brokers, [Transaction((put("a", "1"),))])
     source, target = source_of(spark, brokers, lost.topic), source_of(spark, brokers, changelog("new"))
@@ -256,8 +263,8 @@ def test_the_transform_of_the_documentation(spark: SparkSession, brokers: str):
     ("transform", "words"),
     [
         (failing, r"the transform failed with the key [bc]: ValueError: no b'[23]'"),
-        (text, r"neither None nor \(key, value\), in bytes, for the key [bc]"),
-        (lossy, "2 rows would have the key same in one partition"),
+        pytest.param(text, r"neither None nor \(key, value\), in bytes, for the key [bc]", marks=pytest.mark.nightly),
+        pytest.param(lossy, "2 rows would have the key same in one partition", marks=pytest.mark.nightly),
     ],
 )
 def test_a_transform_that_cannot_be_used(spark: SparkSession, brokers: str, log: Log, transform, words: str):
@@ -266,6 +273,7 @@ def test_a_transform_that_cannot_be_used(spark: SparkSession, brokers: str, log:
         publish_state(source_of(spark, brokers, log.topic), target, transform=transform)
 
 
+@pytest.mark.nightly
 def test_a_record_that_the_new_topic_does_not_take(spark: SparkSession, brokers: str):
     log, name = write_log(brokers, [Transaction((put("a", "x" * 3000),))]), changelog("new")
     asyncio.run(

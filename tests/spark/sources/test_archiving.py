@@ -444,8 +444,8 @@ def archived_file(archived: ArchiveSource) -> Iterator[Path]:
         (truncate, r"has \d+ bytes and was written with \d+"),
         (Path.unlink, r"the archive .* has lost data/"),
         (scramble, r"isn't what was written: its digest is"),
-        (flip_in_the_rows, r"isn't what was written: its digest is"),
-        (flip_in_the_footer, r"isn't what was written: its digest is"),
+        pytest.param(flip_in_the_rows, r"isn't what was written: its digest is", marks=pytest.mark.nightly),
+        pytest.param(flip_in_the_footer, r"isn't what was written: its digest is", marks=pytest.mark.nightly),
     ],
 )
 def test_damaged_file(
