@@ -54,6 +54,7 @@ def _planted(judge: Judge, *kinds: str, emit: str | None = None) -> None:
     assert outcome.failed == [], "a mistake that only raises isn't found by its results"
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("shift_ms", [-1, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_window_that_ends_a_millisecond_off_is_found(
@@ -77,6 +78,7 @@ def test_a_forgotten_grace_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatc
     _planted(judge, kind)
 
 
+@pytest.mark.interpreted
 def test_a_merge_that_forgets_a_side_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two sessions that become one the later one's value is left."""
     monkeypatch.setattr(WindowStore, "_merged", lambda _, held: held[-1].value if held else None)
@@ -97,6 +99,7 @@ def test_a_final_result_that_comes_twice_is_found(judge: Judge, monkeypatch: pyt
     _planted(judge, kind, emit="final")
 
 
+@pytest.mark.interpreted
 def test_a_session_lost_to_a_merge_before_its_close_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that is due has a final result, though a later record has taken it up by then."""
     write_lists = WindowStore._write_lists

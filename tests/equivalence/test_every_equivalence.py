@@ -17,6 +17,7 @@ SEED = 24
 FOUND_WITHIN = 200
 
 
+@pytest.mark.interpreted
 def test_what_is_emitted_by_interval_follows_kafka_streams_updates(judge: Judge) -> None:
     """Each case is equal, or differs by a known difference of its windows alone."""
     outcome = run(judge, every_batches(SEED, CASES))
@@ -40,6 +41,7 @@ def _planted(judge: Judge, *kinds: str) -> None:
     assert run(judge, chosen, stop_at=1).unexplained
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interval_that_ends_late_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """The change of an interval's first millisecond belongs to the one before."""
@@ -48,6 +50,7 @@ def test_an_interval_that_ends_late_is_found(judge: Judge, monkeypatch: pytest.M
     _planted(judge, kind)
 
 
+@pytest.mark.interpreted
 def test_a_session_that_another_one_took_the_place_of_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is handed out beside the session that it is a part of."""
     monkeypatch.setattr(ChangeStore, "forget", lambda *_: None)

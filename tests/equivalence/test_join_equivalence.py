@@ -20,6 +20,7 @@ FOUND_WITHIN = 200
 """Cases of the kinds that a mistake is in."""
 
 
+@pytest.mark.interpreted
 def test_joins_equal_those_of_kafka_streams(judge: Judge) -> None:
     """Each case is equal, as most are, or differs by known differences alone."""
     outcome = run(judge, batches(SEED, CASES))

@@ -84,6 +84,7 @@ def test_a_late_update_that_overwrites_is_found(judge: Judge, monkeypatch: pytes
     _planted(judge, TABLES, 40)
 
 
+@pytest.mark.interpreted
 def test_a_deleted_row_that_stays_is_found(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tombstones of a table are ignored."""
     take = Table._take

@@ -16,7 +16,6 @@ from typing import Any
 
 from actors import App, Context
 from actors._kafka.produce import writer
-from actors.runtime.task.processor import TaskProcessor
 from stores.rocks import RocksStore
 
 NAME = os.environ["APP_NAME"]
@@ -66,21 +65,7 @@ def _pass(point: str) -> None:
 
 
 def _crash_points() -> None:
-    begin, carry_out, append, write_all, apply = (
-        TaskProcessor.begin_commit,
-        TaskProcessor._carry_out,
-        writer.append,
-        writer.TransactionWriter.write,
-        RocksStore.apply,
-    )
-
-    async def begin_commit(self: TaskProcessor) -> None:
-        _pass("handled")
-        await begin(self)
-
-    async def carry_out_commit(self: TaskProcessor, *args: Any) -> None:
-        await carry_out(self, *args)
-        _pass("stored")
+    append, write_all, apply = writer.append, writer.TransactionWriter.write, RocksStore.apply
 
     async def send(client: Any, sequences: Any, packed: Any, **options: Any) -> Any:
         ends = await append(client, sequences, packed, **options)
@@ -88,20 +73,22 @@ def _crash_points() -> None:
         _pass("inside" if has_changes else "claim")
         return ends
 
-    async def end(self: Any, identity: Any, batches: Any) -> Any:
+    async def write(self: Any, identity: Any, batches: Any) -> Any:
+        has_changes = any(batch.changelogs for batch in batches)
+        if has_changes:
+            _pass("handled")
         receipts = await write_all(self, identity, batches)
-        if any(batch.changelogs for batch in batches):
+        if has_changes:
             _pass("ended")
         return receipts
 
-    def write(self: RocksStore, writes: Any, position: Any) -> None:
+    def store(self: RocksStore, writes: Any, position: Any) -> None:
         apply(self, writes, position)
+        _pass("stored")
 
-    TaskProcessor.begin_commit = begin_commit
-    TaskProcessor._carry_out = carry_out_commit
     writer.append = send
-    writer.TransactionWriter.write = end
-    RocksStore.apply = write
+    writer.TransactionWriter.write = write
+    RocksStore.apply = store
 
 
 if "CRASH_AT" in os.environ:

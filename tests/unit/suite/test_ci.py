@@ -13,10 +13,7 @@ from tests.kafka.forked import ROOT
 
 SAYS = '#!/bin/sh\necho "$(basename "$0") $* CI=$CI" >> "$CALLS"\n'
 ALL = ("chromium", "gcc", "pg_ctlcluster", "promtool")
-TESTS = (
-    "tests/unit/test_either_engine.py tests/unit/runtime/windows tests/kafka/runtime/test_exactly_once.py "
-    "-k 'not handled'"
-)
+TESTS = "tests/unit/test_either_engine.py tests/unit/runtime/windows tests/kafka/runtime/test_exactly_once.py"
 MADE = ["make test CI=true", f"make test-compiled JOBS=2 TESTS={TESTS} CI=true", "make bench-guard CI=true"]
 ROOTS, USERS = "#!/bin/sh\necho 0\n", "#!/bin/sh\necho 1000\n"
 
