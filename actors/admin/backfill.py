@@ -9,8 +9,7 @@ process that dies in here leaves a topic that has some of the keys, each with a 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from actors._core.task.takeover import LostChangelog
@@ -33,6 +32,7 @@ from stores.rocks_options import RocksResources
 CHUNK_RECORDS = 5_000
 """So many keys go into a transaction, fewer where they have more bytes than a commit may."""
 
+ADVICE = ", and start them with publish= afterwards"
 Report = Callable[[int, int], None]
 """Called with a partition and the keys of it so far."""
 
@@ -52,95 +52,71 @@ def chunks(records: Iterable[Output], max_bytes: int) -> Iterator[list[Output]]:
         yield chunk
 
 
-class Backfill:
-    """One run for one store. Made by `connect`."""
+async def publish_all(setup: Setup, store: str, actor: str, report: Report) -> tuple[str, int, int]:
+    """Write all that a store of an actor holds; return its topic, and how many partitions and keys were written.
 
-    def __init__(self, setup: Setup, control: ControlPlane, spec: ActorSpec, publication: Publication) -> None:
-        self._setup = setup
-        self._spec = spec
-        self._publication = publication
-        self._changelog = spec.changelogs[publication.store]
-        self._clock = setup.app.actor_clock
-        self._restorer = Restorer(
-            KafkaLogs(setup.connection, control),
-            self._clock,
-            clock_skew_margin_ms=milliseconds(setup.app.actor_options.clock_skew_margin),
-            lost=LostChangelog.REBUILD,
+    Makes the topic for readers if it is missing.
+
+    Raises:
+        ConfigurationError: a topic is missing, or can't be used; a worker runs.
+        ActorsError: a worker took a partition over, or the broker is away.
+        RecordTooLargeError: a value doesn't fit into the topic.
+    """
+    async with ControlPlane.connect(setup.connection, setup.group) as control:
+        spec = await _spec(setup, control, actor)
+        await require_stopped(setup, ADVICE)
+        partitions, keys = spec.changelogs[store].partition_count, 0
+        for partition in range(partitions):
+            keys += await _write(setup, control, spec, spec.published[store], partition=partition, report=report)
+        # A worker that was started meanwhile may have been faster.
+        await require_stopped(setup, ADVICE)
+    return spec.published[store].topic.name, partitions, keys
+
+
+async def _spec(setup: Setup, control: ControlPlane, actor: str) -> ActorSpec:
+    topics = setup.topics(control)
+    inputs = await setup.check_topics(topics)
+    changelogs = await topics.existing(setup.compacted(inputs))
+    if missing := setup.compacted(inputs).keys() - changelogs.keys():
+        raise ConfigurationError(
+            f"topic {min(missing)} isn't on the broker: a worker creates it when it starts, and there is nothing to "
+            "publish before that"
         )
+    await ensure_published(setup.app, setup.changelog_settings, topics, inputs)
+    await setup.outputs(topics)
+    return next(spec for spec in await setup.specs(inputs, changelogs, topics) if spec.name == actor)
 
-    @classmethod
-    @asynccontextmanager
-    async def connect(cls, setup: Setup, store: str, actor: str) -> AsyncIterator[Backfill]:
-        """Look at the topics, make the one for readers if it is missing, and stay connected for the block.
 
-        Raises:
-            ConfigurationError: a topic is missing, or can't be used.
-            BrokerUnavailableError: no broker answers.
-        """
-        async with ControlPlane.connect(setup.connection, setup.group) as control:
-            topics = setup.topics(control)
-            inputs = await setup.check_topics(topics)
-            changelogs = await topics.existing(setup.compacted(inputs))
-            if missing := setup.compacted(inputs).keys() - changelogs.keys():
-                raise ConfigurationError(
-                    f"topic {min(missing)} isn't on the broker: a worker creates it when it starts, and there is "
-                    "nothing to publish before that"
-                )
-            await ensure_published(setup.app, setup.changelog_settings, topics, inputs)
-            await setup.outputs(topics)
-            spec = next(spec for spec in await setup.specs(inputs, changelogs, topics) if spec.name == actor)
-            yield cls(setup, control, spec, spec.published[store])
+async def _write(
+    setup: Setup, control: ControlPlane, spec: ActorSpec, publication: Publication, *, partition: int, report: Report
+) -> int:
+    """Write a partition; return the number of its keys."""
+    options, clock, log = setup.app.actor_options, setup.app.actor_clock, setup.lone_log(spec.name, partition)
+    margin_ms, logs = milliseconds(options.clock_skew_margin), KafkaLogs(setup.connection, control)
+    restorer = Restorer(logs, clock, clock_skew_margin_ms=margin_ms, lost=LostChangelog.REBUILD)
+    with tempfile.TemporaryDirectory(prefix="actors-publish-") as folder:
+        store, count = RocksStore.open(Path(folder) / "store", resources=RocksResources()), 0
+        try:
+            await log.fence()
+            await restorer.restore(store, spec.changelogs[publication.store], partition)
+            for chunk in chunks(_records(store, publication, clock.wall_ms()), options.commit_max_bytes):
+                await log.commit(CommitBatch(partition, {}, outputs=chunk))
+                count += len(chunk)
+                report(partition, count)
+        except OutcomeUnknownError as error:
+            raise ActorsError(
+                f"partition {partition} of store {publication.store}: {error}. Was a worker started meanwhile? The "
+                "written values are right but incomplete: stop the workers and run the command again"
+            ) from error
+        finally:
+            await log.close()
+            store.close()
+    return count
 
-    @property
-    def topic(self) -> str:
-        """Return the topic that is written."""
-        return self._publication.topic.name
 
-    @property
-    def partition_count(self) -> int:
-        """Return the number of partitions of the store."""
-        return self._changelog.partition_count
-
-    async def check_stopped(self) -> None:
-        """Check that no worker runs.
-
-        Raises:
-            ConfigurationError: one does.
-        """
-        await require_stopped(self._setup, ", and start them with publish= afterwards")
-
-    async def write(self, partition: int, report: Report) -> int:
-        """Write a partition; return the number of its keys.
-
-        Raises:
-            ActorsError: a worker took it over, or the broker is away.
-            RecordTooLargeError: a value doesn't fit into the topic.
-        """
-        log = self._setup.lone_log(self._spec.name, partition)
-        with tempfile.TemporaryDirectory(prefix="actors-publish-") as folder:
-            store = RocksStore.open(Path(folder) / "store", resources=RocksResources())
-            try:
-                await log.fence()
-                await self._restorer.restore(store, self._changelog, partition)
-                max_bytes, count = self._setup.app.actor_options.commit_max_bytes, 0
-                for chunk in chunks(self._records(store), max_bytes):
-                    await log.commit(CommitBatch(partition, {}, outputs=chunk))
-                    count += len(chunk)
-                    report(partition, count)
-            except OutcomeUnknownError as error:
-                raise ActorsError(
-                    f"partition {partition} of store {self._publication.store}: {error}. Was a worker started "
-                    "meanwhile? The written values are right but incomplete: stop the workers and run the command again"
-                ) from error
-            finally:
-                await log.close()
-                store.close()
-        return count
-
-    def _records(self, store: RocksStore) -> Iterator[Output]:
-        now_ms, publication = self._clock.wall_ms(), self._publication
-        for key, raw in store.scan():
-            # What has expired is for nobody to read; its tombstone comes when a worker removes it.
-            if not is_expired(raw, now_ms):
-                publication.check(key, raw[METADATA_BYTES:])
-                yield from publication.records({key: (b"", raw[METADATA_BYTES:])})
+def _records(store: RocksStore, publication: Publication, now_ms: int) -> Iterator[Output]:
+    for key, raw in store.scan():
+        # What has expired is for nobody to read; its tombstone comes when a worker removes it.
+        if not is_expired(raw, now_ms):
+            publication.check(key, raw[METADATA_BYTES:])
+            yield from publication.records({key: (b"", raw[METADATA_BYTES:])})

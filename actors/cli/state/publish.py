@@ -26,19 +26,8 @@ def publish(session: Session, name: str) -> None:
         raise ConfigurationError(
             f"store {name} isn't published: give app.store(...), or @app.actor of a class, publish="
         )
-    topic, partitions, keys = asyncio.run(_publish(session, name, session.owner_of(name)))
+    from actors.admin.backfill import publish_all
+
+    with reporting(session.stderr, quiet=session.quiet) as report:
+        topic, partitions, keys = asyncio.run(publish_all(session.setup, name, session.owner_of(name), report))
     session.say_json({"store": name, "topic": topic, "partitions": partitions, "keys": keys})
-
-
-async def _publish(session: Session, store: str, actor: str) -> tuple[str, int, int]:
-    from actors.admin.backfill import Backfill
-
-    async with Backfill.connect(session.setup, store, actor) as backfill:
-        await backfill.check_stopped()
-        partitions, keys = list(range(backfill.partition_count)), 0
-        with reporting(session.stderr, quiet=session.quiet) as report:
-            for partition in partitions:
-                keys += await backfill.write(partition, report)
-        # A worker that was started meanwhile may have been faster.
-        await backfill.check_stopped()
-    return backfill.topic, len(partitions), keys

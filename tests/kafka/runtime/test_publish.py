@@ -182,9 +182,8 @@ async def overtaken_by_a_worker(brokers: str, name: str, patch: pytest.MonkeyPat
 
     patch.setattr(TransactionWriter, "write", followed)
     patch.setattr(backfill, "CHUNK_RECORDS", 2)
-    async with backfill.Backfill.connect(setup, "counts", "count") as run:
-        with pytest.raises(ActorsError, match="Was a worker started meanwhile"):
-            await run.write(0, lambda *_: None)
+    with pytest.raises(ActorsError, match="Was a worker started meanwhile"):
+        await backfill.publish_all(setup, "counts", "count", lambda *_: None)
     patch.undo()
 
 
