@@ -162,7 +162,7 @@ class Timers:
         self.closes_ms: Callable[[], float] = lambda: math.inf
         """When the next window of the task closes, which goes before timers by stream time that aren't due before."""
         self.passed: Callable[[], None] = lambda: None
-        """Called when a timer by stream time is handled, for which windows have waited: see `pending_ms`."""
+        """Called when windows may have waited long enough for timers by stream time: see `pending_ms`."""
         written = self._merged.get(_STREAM_TIME)
         self._went_by_stream_time = written is not None and len(written) > _WORD
         self.stream_ms = _UNSEEN if written is None else int.from_bytes(written[:_WORD])
@@ -346,6 +346,8 @@ class Timers:
                 until_ms = min(until_ms, self.backlog_ms() if index is self._wall else self.closes_ms() - 1)
             if index.earliest_ms <= until_ms:
                 self._take(index, until_ms, due)
+        # The first one may have been cancelled since windows wait for it.
+        self.passed()
         return due
 
     def before_commit(self) -> None:

@@ -154,6 +154,34 @@ def test_what_timers_add_to_windows_depends_on_no_steps_of_stream_time(how: str 
     assert sorted(closed) == added_by_timers(times)
 
 
+def test_windows_wait_for_no_timer_that_was_cancelled() -> None:
+    app, closed = App("shop", broker="kafka://127.0.0.1:1"), []
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.sum())
+
+    @app.actor(clicks, by=lambda value: value.partition(" ")[0], stores=[tens], timers=True)
+    async def count(ctx: Context, value: str) -> None:
+        tens.add(ctx.key, 1)
+        if value == "a set":
+            ctx.schedule(remind, after=timedelta(seconds=25), stream_time=True, name="first")
+            ctx.schedule(remind, after=timedelta(seconds=95), stream_time=True, name="second")
+        elif value == "a cancel":
+            ctx.cancel("first")
+
+    @count.timer
+    async def remind(ctx: Context) -> None:
+        tens.add(ctx.key, 100)
+
+    @tens.on_close
+    async def close(ctx: Context, window: Window, number: int) -> None:
+        closed.append((ctx.key, (window.start_ms - NOON_MS) // 1000, number))
+
+    rows = [("a set", 0), ("a cancel", 4), ("b", 33), ("b", 47), ("a", 300), ("a", 400)]
+    with ActorTestDriver(app, now=NOON, partitions=1) as driver:
+        driver.backlog({clicks: [("", value, NOON_MS + seconds * 1_000) for value, seconds in rows]}, order=1)
+    assert closed == [("a", 0, 2), ("b", 30, 1), ("b", 40, 1), ("a", 90, 100), ("a", 300, 1)]
+
+
 def test_the_time_of_outputs_doesnt_go_back_with_a_takeover_while_a_late_timer_waits() -> None:
     app, may_end = App("shop", broker="kafka://127.0.0.1:1"), asyncio.Event()
     clicks = app.topic("clicks", key_type=str, value_type=str)
