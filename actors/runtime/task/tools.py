@@ -124,6 +124,8 @@ def assemble(context: TaskContext, stores: Sequence[Restored], inputs: Sequence[
 def _make_time(context: TaskContext, parts: TaskParts, feeds: Feeds, timestamps: Timestamps) -> TaskTime:
     windows = None if is_by_clock(context.spec.windows) else parts.windows
     timed = [follower for follower in (parts.timers, windows) if follower is not None]
+    if parts.timers is not None and windows is not None:
+        follow_timers(windows, parts.timers)
     if parts.order is not None:
         parts.order.lead(timed)
     followers: Sequence[TimeFollower] = timed if parts.order is None else [parts.order]
@@ -138,6 +140,19 @@ def _make_time(context: TaskContext, parts: TaskParts, feeds: Feeds, timestamps:
         monotonic=context.clock.monotonic,
         is_due=None if parts.timers is None else parts.timers.is_due,
     )
+
+
+def follow_timers(windows: TaskWindows, timers: Timers) -> None:
+    """Let windows come to the time of each timer by stream time before it, however far stream time jumps.
+
+    So what a timer adds to windows doesn't depend on the steps of stream time, which are large behind a backlog.
+    """
+
+    def passed() -> None:
+        windows.advance(timers.stream_ms)
+
+    timers.closes_ms, timers.passed, windows.timers_ms = windows.closes_ms, passed, timers.pending_ms
+    passed()
 
 
 def own_outputs(spec: ActorSpec, resolve: Callable[[Any], OutputTopic]) -> Callable[[Any], OutputTopic]:

@@ -159,6 +159,10 @@ class Timers(Punctuator):
         self._is_merged_later = False
         self.backlog_ms: Callable[[], float] = lambda: math.inf
         """The lowest timestamp of the input that has to be handled before wall-clock timers: see `Backlog`."""
+        self.closes_ms: Callable[[], float] = lambda: math.inf
+        """When the next window of the task closes, which goes before timers by stream time that aren't due before."""
+        self.passed: Callable[[], None] = lambda: None
+        """Called when windows may have waited long enough for timers by stream time: see `pending_ms`."""
         written = self._merged.get(_STREAM_TIME)
         self._went_by_stream_time = written is not None and len(written) > _WORD
         self.stream_ms = _UNSEEN if written is None else int.from_bytes(written[:_WORD])
@@ -313,10 +317,15 @@ class Timers(Punctuator):
         """Move stream time on without a record."""
         self.stream_ms = max(self.stream_ms, to_ms)
 
+    def pending_ms(self) -> float:
+        """Return the earliest time of a timer by stream time that is due and isn't handled; infinity if none is."""
+        in_hand = (_due_ms(key) for key in self._in_hand if key[:1] == self._stream.prefix)
+        first_ms = min([self._stream.earliest_ms, *in_hand])
+        return first_ms if first_ms <= self.stream_ms else math.inf
+
     def earliest_output_ms(self) -> int:
         """Return the earliest time of a timer that is due and isn't handled, or stream time."""
-        in_hand = (_due_ms(key) for key in self._in_hand if key[:1] == self._stream.prefix)
-        return int(min([self.stream_ms, self._stream.earliest_ms, *in_hand]))
+        return int(min(self.stream_ms, self.pending_ms()))
 
     def wait_s(self) -> float:
         """Return seconds until a timer is due."""
@@ -333,10 +342,12 @@ class Timers(Punctuator):
         due: list[InternalMessage] = []
         for index in self._by_prefix.values():
             until_ms: float = self._now_ms(index)
-            if index is self._wall and index.earliest_ms <= until_ms:
-                until_ms = min(until_ms, self.backlog_ms())
+            if index.earliest_ms <= until_ms:
+                until_ms = min(until_ms, self.backlog_ms() if index is self._wall else self.closes_ms() - 1)
             if index.earliest_ms <= until_ms:
                 self._take(index, until_ms, due)
+        # The first one may have been cancelled since windows wait for it.
+        self.passed()
         return due
 
     def before_commit(self) -> None:
@@ -419,6 +430,9 @@ class Timers(Punctuator):
         if due.index is self._stream and due.index.earliest_ms < _due_ms(due.key):
             # One that was set since goes first, however far stream time has jumped: this one is taken again.
             return False
+        if due.index is self._stream and self.closes_ms() <= _due_ms(due.key):
+            # So does a window that closes by then.
+            return False
         overlay.delete(due.key)
         if entry is None:
             self._remove_damaged(state, due)
@@ -451,6 +465,8 @@ class Timers(Punctuator):
         if written is None or written[1] is not None:
             # Changed since it came due, or scheduled again for the same time: a look into the store will tell.
             due.index.expect(due.key)
+        if due.index is self._stream:
+            self.passed()
 
 
 def _decoded(raw: bytes) -> _Entry | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -183,6 +183,8 @@ class TaskWindows(Punctuator):
         self._is_in_order = is_in_order
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
         self.is_closing = False
+        self.timers_ms: Callable[[], float] = lambda: math.inf
+        """The time of the first timer by stream time that is due and isn't handled."""
         self.carried = None if passing is None else CarriedHeaders(passing)
         self._closings: dict[TimedStore, _Closing] = {}
         self.stream_ms = self.latest_ms = -1
@@ -318,10 +320,10 @@ class TaskWindows(Punctuator):
             raise too_large(f"changelog of store {store.name}", row, size, limit)
 
     def advance(self, to_ms: int) -> None:
-        """Move stream time on without a record."""
+        """Move stream time on without a record, up to the first timer that isn't handled: it may add to windows."""
         # Hot: where two inputs take turns, each record moves it.
         if to_ms > self.stream_ms:
-            self.stream_ms = to_ms
+            self.stream_ms = max(self.stream_ms, int(min(to_ms, self.timers_ms())))
         if to_ms > self.latest_ms:
             self.latest_ms = to_ms
 
@@ -341,6 +343,10 @@ class TaskWindows(Punctuator):
         rows = self._state.overlays[closing.store.rows].items(closing.closes.prefix, closing.end, reverse=True)
         last = next((row for row, _ in rows), None) if closing.has_entries else None
         return -1 if last is None else closing.closing_ms(last)
+
+    def closes_ms(self) -> float:
+        """Return a time before which nothing closes that isn't handled."""
+        return min(min(closing.first_ms, closing.next_ms) for closing in self._closings.values())
 
     def is_due(self) -> bool:
         """Return whether something closes by stream time."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from actors import App, Context, Tumbling, aggregates
+from actors import App, Context, Tumbling, Window, aggregates
 from actors._core.task.commit import parse_mark
 from actors.ports import TopicPartition
 from actors.testing import ActorTestDriver
@@ -102,6 +102,84 @@ def test_when_a_timer_fires_depends_on_no_order_of_arrival(order: int) -> None:
     assert ("b", 65_000) in fired
     assert ("a", 30_000) in fired
     assert ("a again", 37_000) in fired
+
+
+def added_by_timers(times: dict[str, list[int]]) -> list[tuple[str, int, int]]:
+    """Return key, start and sum of each window: each message adds 1, its timer 100, and those of timers 10,000."""
+    sums: dict[tuple[str, int], int] = {}
+    for key, seconds in [(key, seconds) for key, all_seconds in times.items() for seconds in all_seconds]:
+        for after, number in ((0, 1), (25, 100), (32, 10_000), (39, 10_000), (46, 10_000)):
+            window = key, (seconds + after) // 10 * 10
+            sums[window] = sums.get(window, 0) + number
+    return sorted((*window, number) for window, number in sums.items())
+
+
+@pytest.mark.parametrize("how", ["live", "crashes", 0, 1, 2])
+def test_what_timers_add_to_windows_depends_on_no_steps_of_stream_time(how: str | int) -> None:
+    app, closed = App("shop", broker="kafka://127.0.0.1:1"), []
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.sum())
+
+    @app.actor(clicks, by=str, stores=[tens], timers=True)
+    async def count(ctx: Context, value: str) -> None:
+        tens.add(ctx.key, 1)
+        ctx.schedule(remind, 3, after=timedelta(seconds=25), stream_time=True, name=ctx.message_id)
+
+    @count.timer
+    async def remind(ctx: Context, left: int) -> None:
+        tens.add(ctx.key, 100 if left == 3 else 10_000)
+        if left:
+            ctx.schedule(remind, left - 1, after=timedelta(seconds=7), stream_time=True, name=ctx.message_id)
+
+    @tens.on_close
+    async def close(ctx: Context, window: Window, number: int) -> None:
+        closed.append((ctx.key, (window.start_ms - NOON_MS) // 1000, number))
+
+    # Keys in two partitions, of which one has few messages.
+    times = {"a": list(range(0, 300, 4)), "b": [0, 290]}
+    rows = sorted((seconds, key) for key, all_seconds in times.items() for seconds in [*all_seconds, 1_000])
+    records = [(key, key, NOON_MS + seconds * 1_000) for seconds, key in rows]
+    with ActorTestDriver(app, now=NOON, partitions=2) as driver:
+        if isinstance(how, int):
+            driver.backlog({clicks: records}, order=how)
+        else:
+            for number, (key, value, at_ms) in enumerate(records):
+                driver.post(clicks, key=key, value=value, timestamp_ms=at_ms)
+                if how == "live":
+                    driver.advance(2)
+                elif not number % 20:
+                    driver.advance(0.7, settle=False)
+                    driver.crash(settle=False)
+        driver.advance(10)
+    assert sorted(closed) == added_by_timers(times)
+
+
+def test_windows_wait_for_no_timer_that_was_cancelled() -> None:
+    app, closed = App("shop", broker="kafka://127.0.0.1:1"), []
+    clicks = app.topic("clicks", key_type=str, value_type=str)
+    tens = app.window_store("tens", Tumbling(seconds=10), aggregate=aggregates.sum())
+
+    @app.actor(clicks, by=lambda value: value.partition(" ")[0], stores=[tens], timers=True)
+    async def count(ctx: Context, value: str) -> None:
+        tens.add(ctx.key, 1)
+        if value == "a set":
+            ctx.schedule(remind, after=timedelta(seconds=25), stream_time=True, name="first")
+            ctx.schedule(remind, after=timedelta(seconds=95), stream_time=True, name="second")
+        elif value == "a cancel":
+            ctx.cancel("first")
+
+    @count.timer
+    async def remind(ctx: Context) -> None:
+        tens.add(ctx.key, 100)
+
+    @tens.on_close
+    async def close(ctx: Context, window: Window, number: int) -> None:
+        closed.append((ctx.key, (window.start_ms - NOON_MS) // 1000, number))
+
+    rows = [("a set", 0), ("a cancel", 4), ("b", 33), ("b", 47), ("a", 300), ("a", 400)]
+    with ActorTestDriver(app, now=NOON, partitions=1) as driver:
+        driver.backlog({clicks: [("", value, NOON_MS + seconds * 1_000) for value, seconds in rows]}, order=1)
+    assert closed == [("a", 0, 2), ("b", 30, 1), ("b", 40, 1), ("a", 90, 100), ("a", 300, 1)]
 
 
 def test_the_time_of_outputs_doesnt_go_back_with_a_takeover_while_a_late_timer_waits() -> None:
