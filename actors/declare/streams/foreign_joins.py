@@ -26,8 +26,7 @@ from actors._core.windows.foreign_keys import (
     within,
 )
 from actors.declare.definition import check_name
-from actors.declare.names import repartition_topic
-from actors.declare.streams.repartition import LONGEST_TOPIC, By, keys_like, record_key_function
+from actors.declare.streams.repartition import By, checked_repartition, keys_like, record_key_function
 from actors.declare.streams.tables import JOIN_LINE, AnyStore, Joined, TwoValues, two_values
 from actors.declare.values.messages import function_codec
 from actors.declare.values.schemas import key_codec
@@ -266,12 +265,7 @@ def _topics(app: Any, join: str, *, of: Table[Any, Any], like: Table[Any, Any]) 
     Raises:
         ConfigurationError: its name would be longer than Kafka takes.
     """
-    name = repartition_topic(app.app_id, join, of.topic_name)
-    if len(name) > LONGEST_TOPIC:
-        raise ConfigurationError(
-            f"join {join}: {name}, a topic between its tables, has {len(name)} characters, and Kafka takes "
-            f"{LONGEST_TOPIC}: give the join a shorter name, name="
-        )
+    name = checked_repartition(app, f"join {join}", join, of.topic_name)
     keys = keys_like(app, like.topic)
     read = app.topic(name, **keys, value_type=bytes)
     read.made_of = of.topic_name

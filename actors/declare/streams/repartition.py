@@ -254,7 +254,7 @@ def _refuse_async(by: Any, what: str) -> None:
 
 
 def checked_repartition(app: Any, what: str, actor: str, source: str) -> str:
-    """Return the topic through which an actor gets what a store of the app has.
+    """Return the topic through which an actor gets what another topic, or a store of the app, has.
 
     Raises:
         ConfigurationError: its name would be longer than Kafka takes.
@@ -262,8 +262,8 @@ def checked_repartition(app: Any, what: str, actor: str, source: str) -> str:
     target = repartition_topic(app.app_id, actor, source)
     if len(target) > LONGEST_TOPIC:
         raise ConfigurationError(
-            f"{what}: {target}, the topic of its changes, has {len(target)} characters, and Kafka takes "
-            f"{LONGEST_TOPIC}: give it a shorter name"
+            f"{what}: {target}, a topic that the app makes for it, has {len(target)} characters, and Kafka takes "
+            f"{LONGEST_TOPIC}: give it a shorter name, name="
         )
     return target
 
