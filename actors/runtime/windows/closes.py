@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -47,7 +47,7 @@ def is_by_clock(stores: Iterable[TimedStore]) -> bool:
     return any(isinstance(store, WindowStore) and goes_by_clock(store.windows) for store in stores)
 
 
-class Closes(Protocol):
+class Closes:
     """The closes of one store.
 
     Attributes:
@@ -69,12 +69,15 @@ class Closes(Protocol):
 
     def all_of(self, overlay: Overlay, row: bytes) -> list[bytes]:
         """Return the rows of all closes that a row stands for, each of which is handled by itself."""
+        return [row]
 
     def named(self, row: bytes) -> tuple[bytes, int]:
         """Return the key and the time of a close."""
+        raise NotImplementedError
 
     def take(self, state: TaskState, row: bytes, found: Found) -> str:
         """Take a row out, and put what closes into `found`; return what that is, for people, or ""."""
+        raise NotImplementedError
 
 
 def closes_of(store: TimedStore) -> Closes:
@@ -145,7 +148,7 @@ def first_entries(store: TimedStore, overlay: Overlay, stream_ms: int) -> Iterat
             yield close_key(next_ms, time_of(row), key_of(row)), b""
 
 
-class _Windows:
+class _Windows(Closes):
     contents = "windows"
     remedy = "give the windows a store of another name"
 
@@ -168,9 +171,6 @@ class _Aligned(_Windows):
     def __init__(self, store: WindowStore[Any, Any], windows: AlignedWindows) -> None:
         super().__init__(store)
         self._windows = windows
-
-    def all_of(self, overlay: Overlay, row: bytes) -> list[bytes]:
-        return [row]
 
     def named(self, row: bytes) -> tuple[bytes, int]:
         return key_of(row), self._store.end_ms(row) - 1
@@ -231,7 +231,7 @@ class _Listed(_Windows):
         return what
 
 
-class _Unmatched:
+class _Unmatched(Closes):
     """Records of a join that matched none."""
 
     prefix = UNMATCHED
@@ -244,9 +244,6 @@ class _Unmatched:
         self._store = store
         self.length_ms = max(store.spans_ms)
         self.output_lag_ms = store.grace_ms + self.idle_ms + self.length_ms
-
-    def all_of(self, overlay: Overlay, row: bytes) -> list[bytes]:
-        return [row]
 
     def named(self, row: bytes) -> tuple[bytes, int]:
         return unmatched_parts(row).raw_key, self._store.time_of(row)
@@ -275,7 +272,7 @@ class _Ended(_Unmatched):
         return "a record without a match" if found[0][0] == LEFT else "records that waited for a match"
 
 
-class _Changed:
+class _Changed(Closes):
     """Windows that changed in an interval that is over."""
 
     prefix = b"e"
@@ -289,9 +286,6 @@ class _Changed:
 
     def __init__(self, store: ChangeStore) -> None:
         self._store = store
-
-    def all_of(self, overlay: Overlay, row: bytes) -> list[bytes]:
-        return [row]
 
     def named(self, row: bytes) -> tuple[bytes, int]:
         return close_parts(row)[2], time_of(row) - 1
