@@ -27,7 +27,7 @@ from actors.runtime.clock import Timestamps
 from actors.runtime.commands import CONTROL_HEADER
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import late_record, wrong_timestamp
-from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
+from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, Punctuator
 from actors.runtime.message.store import Store
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.requests.requests import ASK
@@ -107,8 +107,8 @@ def waits_its_turn(record: InputRecord) -> bool:
     return not any(name in (ASK, CONTROL_HEADER) for name, _ in record.headers)
 
 
-class TimeOrder:
-    """The waiting records of a task, from a takeover to the next: a `Punctuator`, and the follower of stream time.
+class TimeOrder(Punctuator):
+    """The waiting records of a task, from a takeover to the next, and the follower of stream time.
 
     Attributes:
         stream_ms: stream time, Unix milliseconds; -1 before it is known.
@@ -284,15 +284,6 @@ class TimeOrder:
             self._store.write_raw(self._state, STREAM_TIME, self.stream_ms.to_bytes(_WORD))
             self._state.scope.release()
             self._written_ms = self.stream_ms
-
-    def committed(self) -> None:
-        """Do nothing: rows are removed as records are handled."""
-
-    async def leave(self) -> None:
-        """Do nothing: nothing runs in the background."""
-
-    async def close(self) -> None:
-        """Do nothing: nothing runs in the background."""
 
 
 def _time_of(row: bytes) -> int:

@@ -10,7 +10,8 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+from mypy_extensions import mypyc_attr
 
 from actors.errors import UsageError
 from actors.ports import TopicPartition
@@ -85,29 +86,28 @@ def refuse_keyless(ctx: Context, call: str) -> None:
         )
 
 
-class GoesWithCommits(Protocol):
-    """A part of a task that adds to its commits."""
-
-    def before_commit(self) -> None:
-        """Write what goes with every commit, into the task's shared state."""
-
-
-class Punctuator(GoesWithCommits, Protocol):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Punctuator:
     """A source of internal messages, such as timers: asked between input records, from a takeover to the next.
 
-    Attributes:
-        is_busy: whether something runs that will lead to an internal message soon.
+    A subclass overrides what it needs beside `wait_s` and `take`.
     """
 
     @property
     def is_busy(self) -> bool:
         """True while something runs that will lead to an internal message soon."""
+        return False
 
     def wait_s(self) -> float:
         """Return the seconds until an internal message is due; 0 when one is due now, infinity when none is known."""
+        raise NotImplementedError
 
     def take(self) -> Sequence[InternalMessage]:
         """Return due messages, a limited number at once. A message isn't returned again while it is in hand."""
+        raise NotImplementedError
+
+    def before_commit(self) -> None:
+        """Write what goes with every commit, into the task's shared state."""
 
     def committed(self) -> None:
         """Note that all that was handled so far is committed."""
@@ -124,13 +124,10 @@ class DueMessages:
 
     Messages that were taken wait here while records have their turns. Nothing more is taken before they are handled, so
     a punctuator that always has more doesn't keep the others from theirs.
-
-    `time` is what else commits go by, after the punctuators.
     """
 
-    def __init__(self, punctuators: Iterable[Punctuator], time: GoesWithCommits | None = None) -> None:
+    def __init__(self, punctuators: Iterable[Punctuator]) -> None:
         self.punctuators = list(punctuators)
-        self._time = time
         self._taken: deque[InternalMessage] = deque()
 
     def __iter__(self) -> Iterator[InternalMessage]:
@@ -162,8 +159,6 @@ class DueMessages:
         """Call `before_commit` of all punctuators."""
         for punctuator in self.punctuators:
             punctuator.before_commit()
-        if self._time is not None:
-            self._time.before_commit()
 
     def committed(self) -> None:
         """Call `committed` of all punctuators."""

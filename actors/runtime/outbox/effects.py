@@ -47,7 +47,7 @@ from actors.runtime.cancellation import is_closed
 from actors.runtime.commands import written_by
 from actors.runtime.handlers.effect import Effect, GivenUp, Outcome, Unknown, retry_after_s
 from actors.runtime.message.context import Context
-from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
+from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, Punctuator, refuse_keyless
 from actors.runtime.message.outputs import EFFECT_HEADER
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
@@ -90,7 +90,7 @@ _encode = msgspec.json.encode
 _CUT_SHORT = "its worker ended before the outcome was committed"
 
 
-class Effects:
+class Effects(Punctuator):
     """Runs the effects of a partition, from a takeover to the next.
 
     `committed` is the outbox as it is committed, `epoch` the owner's; `wake` ends the task's wait.

@@ -142,7 +142,7 @@ class TaskProcessor:
         self.context, self.spec, self.inbox, self.clock = context, spec, context.inbox, clock
         self.inputs, self.at, self.stores, self.time = parts.inputs, parts.at, parts.stores, parts.time
         self.messages, self.scope = parts.state, parts.state.scope
-        self.due = DueMessages(parts.punctuators, parts.time)
+        self.due = DueMessages(parts.punctuators)
         self.handled = 0
         self.oldest_s: float | None = None
         rows = ((part.store, part.overlay, part.committed) for part in parts.stores)
@@ -497,6 +497,8 @@ class TaskProcessor:
         offset, scope.source_offset = scope.source_offset, self.reached - 1
         self.due.before_commit()
         scope.source_offset = offset
+        if self.time is not None:
+            self.time.before_commit()
         context.advance(Event.COMMIT)
         self._under_way_bytes = size = self._new_bytes
         frozen = [part.overlay.freeze() for part in self.stores]

@@ -39,7 +39,7 @@ from actors.ports import Clock, InputRecord, TopicPartition
 from actors.runtime.clock import Timestamps
 from actors.runtime.message.context import Context
 from actors.runtime.message.failures import is_newer, newer_entry
-from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, refuse_keyless
+from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, Punctuator, refuse_keyless
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.spec import ActorSpec
 
@@ -134,8 +134,8 @@ class _Due:
         return self.key[_ADDRESS_AT:]
 
 
-class Timers:
-    """The timers of one partition, from a takeover to the next: a `Punctuator`.
+class Timers(Punctuator):
+    """The timers of one partition, from a takeover to the next.
 
     `state` is what is merged, which all messages share.
 
@@ -355,15 +355,6 @@ class Timers:
             self._store.write_raw(self._state, _STREAM_TIME, stream_time)
             self._state.scope.release()
             self._written = stream_time
-
-    def committed(self) -> None:
-        """Do nothing: timers are removed as they are handled."""
-
-    async def leave(self) -> None:
-        """Do nothing: nothing runs in the background."""
-
-    async def close(self) -> None:
-        """Do nothing: nothing runs in the background."""
 
     def _now_ms(self, index: _Index, ctx: Context | None = None) -> int:
         """Return the time by the clock of `index`, for what is due, or for the message of `ctx`."""

@@ -35,7 +35,7 @@ from actors.errors import NewerVersionError
 from actors.runtime.clock import SECONDS_BEFORE_MS, Timestamps
 from actors.runtime.message.context import Context, current_message
 from actors.runtime.message.failures import wrong_timestamp
-from actors.runtime.message.internal_messages import InternalMessage, InternalRecord
+from actors.runtime.message.internal_messages import InternalMessage, InternalRecord, Punctuator
 from actors.runtime.message.outputs import RECORD_OVERHEAD_BYTES, too_large
 from actors.runtime.message.task_state import TaskState
 from actors.runtime.meters import TaskMeters
@@ -146,8 +146,8 @@ class _Closing:
             self.first_ms = math.inf
 
 
-class TaskWindows:
-    """The window stores and joins of one partition, from a takeover to the next: a `Punctuator`.
+class TaskWindows(Punctuator):
+    """The window stores and joins of one partition, from a takeover to the next.
 
     `state` is what is merged, which all messages share.
 
@@ -159,7 +159,6 @@ class TaskWindows:
         carried: keeps headers for closes; None if the app passes none on.
     """
 
-    is_busy = False
     _merged: Progress | None = None
     """A row `m` with times of former partitions; None of most, for which that question costs nothing."""
 
@@ -436,12 +435,6 @@ class TaskWindows:
         self._meters.stream_ms = self._written_ms if self._written_ms >= 0 else None
         for closing in self._closings.values():
             closing.removal.remove(closing.expired)
-
-    async def leave(self) -> None:
-        """Do nothing: nothing runs in the background."""
-
-    async def close(self) -> None:
-        """Do nothing: nothing runs in the background."""
 
     def _begin(self, closing: _Closing) -> Progress:
         """Compare what the rows are made for with what the program declares; return how far they have come.

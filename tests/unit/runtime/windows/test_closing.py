@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from actors import App, Session, Tumbling, aggregates
-from actors.runtime.message.internal_messages import DueMessages, InternalMessage, InternalRecord
+from actors.runtime.message.internal_messages import DueMessages, InternalMessage, InternalRecord, Punctuator
 from actors.runtime.virtual_time import VirtualTime
 from actors.runtime.windows import task_windows
 from actors.testing import ActorTestDriver
@@ -108,10 +108,8 @@ def test_closes_have_as_long_as_the_records_before_them_but_no_more_than_input_c
     assert shown.count(".") == KEYS
 
 
-class Source:
+class Source(Punctuator):
     """A punctuator that has so many messages, two at a time."""
-
-    is_busy = False
 
     def __init__(self, name, count):
         self.name, self.left = name, count
