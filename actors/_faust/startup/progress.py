@@ -32,7 +32,7 @@ STALLED_S = 3.0
 """A restore that hasn't moved for so long waits for something."""
 _STEPS = {
     State.FENCING: "the end of this worker's own last transaction",
-    State.CONFIRMING: "the group's word that the partition is still ours",
+    State.CONFIRMING: "the group's confirmation that the partition is still this worker's",
     State.LOOKING: "what the former owner left open, the group's offset and the log's bounds",
     State.RESTORING: "the store is being opened",
     State.CLAIMING: "the new epoch is being written",
