@@ -171,7 +171,7 @@ class TaskLog(Protocol):
         """Begin no further commit, and drop those that wait: the partition may be another member's."""
 
     async def close(self) -> None:
-        """Release what it holds. May be called twice."""
+        """Close it. May be called twice."""
 
 
 class Writer(Protocol):
@@ -369,7 +369,7 @@ class Following(Protocol):
         """
 
     async def close(self) -> None:
-        """End the reads. May be called twice."""
+        """Close it. May be called twice."""
 
 
 class TopicLogs(Logs, Protocol):

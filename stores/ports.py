@@ -78,4 +78,4 @@ class PartitionStore(PartitionReader, Protocol):
         """Forget everything, the position too."""
 
     def close(self) -> None:
-        """Close files and release locks. May be called twice."""
+        """Release files and locks. May be called twice."""
