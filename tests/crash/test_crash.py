@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.timeout(900)
 async def test_nothing_is_lost_or_doubled_under_faults(cluster: Cluster, tmp_path: Path) -> None:
-    outcome = await run(cluster, tmp_path, QUICK, inputs=2_500, rate=60.0, seed=1, pause_s=0.25)
+    outcome = await run(cluster, tmp_path, QUICK, inputs=5_000, rate=100.0, seed=1, pause_s=0.25)
     # How soon each fault is over is for `make crash`: other tests run beside this one.
     assert outcome.flaws == {}, outcome
 
