@@ -17,8 +17,6 @@ from spark_replay.cli.outcome import Outcome
 from spark_replay.printing import say
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-_SHORT_MS = 10_000
-_DAY_MS = 86_400_000
 
 
 class Interval(click.ParamType):
@@ -116,8 +114,6 @@ def archive(
             options=run.given.client(run.spark),
             max_offsets_per_trigger=max_offsets_per_trigger,
         )
-        if every_ms is not None and every_ms < _SHORT_MS:
-            run.console.print(f"up to {_DAY_MS // every_ms:,} files a day of each partition: 60s or more is better")
         # a run that goes on has a line for each batch
         shown = run.progress(f"archive to {to}") if once else nullcontext()
         with stopping() as stop, shown:

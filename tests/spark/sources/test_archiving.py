@@ -280,7 +280,6 @@ def test_continuous_until_a_signal(
     process.signal(number, group=group)
     result = process.result()
     assert (result["complete"], result["records"]) == (False, len(log.records))
-    assert "up to 86,400 files a day" in process.log.read_text()
     assert in_archive(archive(spark, to, log.topic)) == in_topic(brokers, log.topic)
 
 

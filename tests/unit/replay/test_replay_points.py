@@ -17,9 +17,10 @@ from actors._core.task.commit import CommitMark
 from actors._core.task.topic_ids import TopicIds
 from actors.declare.options import ActorOptions
 from actors.replay.replay import Replayer
-from spark_replay.errors import InputError, PointError
+from spark_replay.errors import InputError, PointError, RecomputeError
 from spark_replay.fold.points import AsOf, find_offsets, point_at
 from spark_replay.recompute.plan import require_same_topics
+from spark_replay.recompute.report import recomputed
 from spark_replay.sources.archives.ledger import Ledger
 from spark_replay.sources.archives.manifest import ArchiveFile, Manifest, decode_entry, encode_entry
 from spark_replay.sources.brokers.topic import CommittedOffset, Retention, Span, Topic
@@ -318,6 +319,13 @@ def test_a_recompute_of_topics_that_were_made_anew_is_refused() -> None:
     require(again)
     with pytest.raises(InputError, match="partition 1 has state of the owners' epochs 2 to 6"):
         require(again, first=2)
+
+
+def test_a_partition_that_was_replayed_in_parts_is_refused() -> None:
+    plan: Any = SimpleNamespace(input="in", changelogs={})
+    told: Any = [{"reason": None, "count": 2, "records": 9}]
+    with pytest.raises(RecomputeError, match="Spark split a partition of in"):
+        recomputed(plan, told=told, groups=[], examples=[], seconds=0)
 
 
 @pytest.mark.parametrize("spans", [[(0, 5), (6, 7)], [(0, 5), (4, 7)], [(1, 5)]])
