@@ -183,8 +183,8 @@ class TaskWindows(Punctuator):
         self._is_in_order = is_in_order
         self._longest_grace_ms = max((store.grace_ms for store in stores), default=0)
         self.is_closing = False
-        self.timers_ms: Callable[[], float] = lambda: math.inf
-        """The time of the first timer by stream time that is due and isn't handled."""
+        self.timers_ms: Callable[[], float] | None = None
+        """The time of the first timer by stream time that is due and isn't handled; None: the actor has no timers."""
         self.carried = None if passing is None else CarriedHeaders(passing)
         self._closings: dict[TimedStore, _Closing] = {}
         self.stream_ms = self.latest_ms = -1
@@ -323,7 +323,8 @@ class TaskWindows(Punctuator):
         """Move stream time on without a record, up to the first timer that isn't handled: it may add to windows."""
         # Hot: where two inputs take turns, each record moves it.
         if to_ms > self.stream_ms:
-            self.stream_ms = max(self.stream_ms, int(min(to_ms, self.timers_ms())))
+            timers_ms = self.timers_ms
+            self.stream_ms = to_ms if timers_ms is None else max(self.stream_ms, int(min(to_ms, timers_ms())))
         if to_ms > self.latest_ms:
             self.latest_ms = to_ms
 
