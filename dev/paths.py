@@ -37,7 +37,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
             "actors/runtime/task/processor.py",
             "TaskProcessor.work TaskProcessor._work TaskProcessor.runs TaskProcessor.begin "
             "TaskProcessor.commit_if_due TaskProcessor.is_large TaskProcessor.begin_commit TaskProcessor._freeze "
-            "TaskProcessor._carry_out store_commit",
+            "TaskProcessor._carry_out",
         ),
         (
             "actors/runtime/task/in_order.py",
@@ -61,6 +61,7 @@ WAYS: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
         ("actors/_kafka/produce/batches.py", "changelog_records pack Batch.encode"),
         ("actors/_kafka/produce/sending.py", "append _round _settle Sequences.encode Sequences.sent"),
+        ("actors/runtime/state/stores.py", "store_commit"),
         ("stores/rocks.py", "RocksStore.apply RocksStore._write"),
     ),
     "ask: ctx.ask to its reply": (

@@ -54,8 +54,7 @@ from actors.errors import InputGrownError, LostChangelogError, MisplacedRecordEr
 from actors.ports import TopicPartition
 from actors.runtime import worker
 from actors.runtime.replicas import standbys
-from actors.runtime.state import restore
-from actors.runtime.task import processor
+from actors.runtime.state import restore, stores
 from actors.runtime.task.task import State
 from actors.runtime.virtual_time import StuckError
 from tests.sim import app
@@ -291,15 +290,15 @@ class Simulation:
 
         Polls take longer, for the simulation's speed: most of what happens in a silence are polls.
         """
-        before = restore.LONG_READ, processor.INLINE_WRITES, worker.POLL_S
+        before = restore.LONG_READ, stores.INLINE_WRITES, worker.POLL_S
         restore.LONG_READ = standbys.LONG_READ = self._random.choice((2, 10, 1000))
-        processor.INLINE_WRITES = self._random.choice((0, 2, 1000))
+        stores.INLINE_WRITES = self._random.choice((0, 2, 1000))
         worker.POLL_S = self._random.choice((0.2, 1.0, 1.0))
         try:
             with self.model.small_limits():
                 yield
         finally:
-            restore.LONG_READ, processor.INLINE_WRITES, worker.POLL_S = before
+            restore.LONG_READ, stores.INLINE_WRITES, worker.POLL_S = before
             standbys.LONG_READ = restore.LONG_READ
 
     async def run(self) -> None:

@@ -22,8 +22,7 @@ import asyncio
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 from actors._core.logs import escaping
@@ -33,7 +32,6 @@ from actors.errors import (
     CommitRefusedError,
     LogWentBackError,
     NewerVersionError,
-    OutcomeUnknownError,
     RecordError,
     RefusedRecordError,
     RestoreError,
@@ -44,21 +42,16 @@ from actors.runtime.handlers.expiry import Sweeper
 from actors.runtime.inputs.inbox import PlacedRecords, take_in_order
 from actors.runtime.inputs.progress import InputProgress, Run
 from actors.runtime.message.internal_messages import DueMessages
+from actors.runtime.state.stores import note_time, store_commit
 from actors.runtime.task.context import MessageId, TaskContext
 from actors.runtime.task.handling import Handling, blame, identity
 from actors.runtime.task.tools import TaskParts
-from actors.runtime.threads import finish_in_thread
 from actors.runtime.timers.backlog import Backlog
-from stores._core.overlay import Writes, with_metadata
-from stores._core.record import Position
-from stores.ports import PartitionStore
+from stores._core.overlay import Writes
 
 logger = escaping(logging.getLogger(__name__))
 
 SWEEP_AGAIN_S = 60.0
-INLINE_WRITES = 10_000
-"""How many writes go to the store on the event loop. rocksdict holds the interpreter's lock while it writes (0.6 µs a
-write), so a thread frees nobody; it only keeps the loop's timers honest when a batch is large."""
 _ROUNDING_S = 0.001
 
 
@@ -412,7 +405,7 @@ class TaskProcessor:
         self.pass_time()
         asked_ms = self.context.services.clock.wall_ms()
         await self.context.confirm()
-        await _note_time([part.committed for part in self.stores], asked_ms)
+        await note_time([part.committed for part in self.stores], asked_ms)
         self._refreshed_s = self.clock.monotonic()
 
     def commit_at_s(self, now_s: float) -> float:
@@ -537,50 +530,3 @@ class TaskProcessor:
         context.meters.committed(batch, records=handled, seconds=seconds, at_ms=began_ms, parked=self._parked)
         context.advance(Event.COMMITTED)
         self.due.committed()
-
-
-async def _note_time(stores: Iterable[PartitionStore], at_ms: int) -> None:
-    """Note in the stores that what they hold was the truth at that time."""
-    for store in stores:
-        position = store.position()
-        if position is not None:
-            await finish_in_thread(store.apply, [], replace(position, wall_time_ms=at_ms))
-
-
-async def store_commit(
-    store: PartitionStore,
-    writes: Writes,
-    offsets: Sequence[int],
-    changelog_offset: int | None,
-    at_ms: int,
-    epoch: int,
-    transaction: int,
-) -> None:
-    """Write what a transaction made durable into a store, with the store's new position.
-
-    `offsets` are behind the last record of each input that is committed, `changelog_offset` behind the records of
-    `writes`, None if there are none. `at_ms` is from before the transaction: its success proves that the task was the
-    owner then. `transaction` is its number in the mark.
-
-    Raises:
-        LogWentBackError: the new records don't lie behind what the store has; nothing is written.
-    """
-    before = store.position()
-    if before is None:
-        raise OutcomeUnknownError("the store lost its position")
-    if changelog_offset is None:
-        changelog_offset = before.changelog_offset
-    elif changelog_offset - len(writes) < before.changelog_offset:
-        raise LogWentBackError(
-            f"a commit's records begin at offset {changelog_offset - len(writes)}, before the checkpoint at "
-            f"{before.changelog_offset}"
-        )
-    # Not the later of both times: one from a clock that was ahead would hide how old the store is.
-    position = Position(
-        offsets[0], changelog_offset, at_ms, epoch, before.changelog_id, tuple(offsets[1:]), transaction
-    )
-    rows = ((key, with_metadata(entry)) for key, entry in writes.items())
-    if len(writes) <= INLINE_WRITES:
-        store.apply(rows, position)
-    else:
-        await finish_in_thread(store.apply, rows, position)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from actors import App, Context
-from actors.runtime.task.processor import store_commit
+from actors.runtime.state.stores import store_commit
 from actors.runtime.timers.timers import Timers
 from actors.testing import ActorTestDriver
 from stores._core.record import Position

@@ -23,8 +23,8 @@ from actors._core.task.topic_ids import TopicIds
 from actors.errors import LogWentBackError, LostChangelogError
 from actors.ports import ChangelogWrites, Committed, OwnerRecord, TopicPartition
 from actors.runtime.state.restore import NO_COMMIT, Changelog, LastCommit, Restored, Restorer
+from actors.runtime.state.stores import store_commit
 from actors.runtime.task.lost_changelog import last_commit, write_back
-from actors.runtime.task.processor import store_commit
 from actors.testing import ActorTestDriver
 from stores._core.identity import DatabaseIdentity
 from stores._core.record import METADATA_BYTES, METADATA_HEADER, Position, encode_metadata
