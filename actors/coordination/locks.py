@@ -346,8 +346,11 @@ def _holder(lock: Lock, owner: str) -> Holder | None:
 
 
 def _with(lock: Lock, holder: Holder) -> Lock:
-    others = tuple(other for other in lock.holders if other.owner != holder.owner)
-    return msgspec.structs.replace(lock, holders=(*others, holder))
+    """Put a holder in its place among the others, a new one behind them."""
+    if _holder(lock, holder.owner) is None:
+        return msgspec.structs.replace(lock, holders=(*lock.holders, holder))
+    holders = tuple(holder if other.owner == holder.owner else other for other in lock.holders)
+    return msgspec.structs.replace(lock, holders=holders)
 
 
 def _without(lock: Lock, holder: Holder) -> Lock:

@@ -239,6 +239,17 @@ def test_a_barrier_opens_when_all_are_there_and_again(driver):
     assert replies(driver)[b"late"].reason == "timeout"
 
 
+def test_holders_keep_their_order_and_renewals_tell_watchers_nothing(driver):
+    tokens = {name: ask(driver, "g", acquire(name, shared=True, data=name.upper())).token for name in "abc"}
+    seen = ask(driver, "g", m.Look())
+    post(driver, "g", m.Watch(after=seen.version, wait_ms=60_000), b"w")
+    assert ask(driver, "g", m.Renew(owner="a", token=tokens["a"], ttl_ms=30_000)) == m.Done(tokens["a"])
+    assert b"w" not in replies(driver)
+    assert [holder.owner for holder in ask(driver, "g", m.Look()).holders] == ["a", "b", "c"]
+    ask(driver, "g", m.Release(owner="b", token=tokens["b"]))
+    assert [holder.data for holder in replies(driver)[b"w"].holders] == ["A", "C"]
+
+
 def test_nothing_is_left_behind_for_those_who_wait(driver):
     token = ask(driver, "x", acquire("a")).token
     for number in range(5):
