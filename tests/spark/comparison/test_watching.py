@@ -22,6 +22,7 @@ from stores._core.manifest import with_crc32
 from stores._core.record import METADATA_BYTES, Position, encode_metadata
 from stores._core.windows import PROGRESS_KEY, decode_progress
 from stores.memory import MemoryStore
+from tests.examples import examples
 from tests.spark.comparison.test_live import Server
 from tests.spark.damage import NEW, Worker, by, extend, named_log, two_owners
 from tests.spark.fold.test_extending import MemorySource, windowed_log
@@ -242,8 +243,7 @@ def planted(chance: random.Random, disks: Disks) -> Mapping[tuple[int, bytes], b
     return {(number, row): raw[:METADATA_BYTES] + raw[METADATA_BYTES : METADATA_BYTES + 1] + b"planted"}
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(examples(4)))
 def test_windows_and_joins_of_random_histories(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Nothing is named but what is planted, whatever disks lack and compaction takes."""
     chance = random.Random(seed)
