@@ -27,13 +27,13 @@ def match_a_millisecond_less(patch: Patch) -> None:
 def leave_the_row_of_a_match(patch: Patch) -> None:
     """A record that has a match is handed out without one too."""
     edit = ("overlay.delete(self._unmatched(other, one.at_ms, one.chunk, one.place, raw_key))", "pass")
-    patch.setattr(JoinStore, "matches", rewritten(JoinStore.matches, edit))
+    patch.setattr(JoinStore, "keep_and_match", rewritten(JoinStore.keep_and_match, edit))
 
 
 def let_a_match_prevent_a_close_that_waits(patch: Patch) -> None:
     """Whether a record is handed out without a match depends on when closes were handled."""
     edit = ("if not self.is_closed(other, one.at_ms, time):", "if True:")
-    patch.setattr(JoinStore, "matches", rewritten(JoinStore.matches, edit))
+    patch.setattr(JoinStore, "keep_and_match", rewritten(JoinStore.keep_and_match, edit))
 
 
 def hand_out_early(patch: Patch) -> None:
@@ -67,7 +67,7 @@ def remove_rows_when_they_are_taken(patch: Patch) -> None:
 def join_what_is_late(patch: Patch) -> None:
     """A record whose window is closed is matched."""
     edit = ("if at_ms < time.latest_ms and self.is_closed(side, at_ms, time):", "if False:")
-    patch.setattr(JoinStore, "matches", rewritten(JoinStore.matches, edit))
+    patch.setattr(JoinStore, "keep_and_match", rewritten(JoinStore.keep_and_match, edit))
 
 
 def forget_how_many_chunks_there_are(patch: Patch) -> None:

@@ -131,6 +131,7 @@ def test_the_last_line_and_the_table_have_pyspark() -> None:
         "ratio_to_faust": {},
         "ratio_to_spark": {"exactly_once_raw": 25.0},
         "ratio_to_flink": {},
+        "compiled_to_kafka_streams": {},
     }
     (table,) = tables(runs)
     assert table.rows[-1][0] == "run commands, exactly once: PySpark, transformWithStateInPandas"
