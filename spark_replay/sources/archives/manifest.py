@@ -108,6 +108,9 @@ class Manifest:
             name: self.ledgers[name].joined(ledger) if name in self.ledgers else ledger
             for name, ledger in later.ledgers.items()
         }
+        twice = sorted(self.files.keys() & later.files.keys())
+        if twice:
+            raise ValueError(f"{self.files[twice[0]]} is named twice")
         return replace(later, ledgers={**self.ledgers, **ledgers}, files={**self.files, **later.files})
 
     def check(self, number: int) -> None:
