@@ -92,7 +92,7 @@ def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
     try:
         replayer = load_replayer(job.module, job.actor, where=THERE)
         for number, group in groupby(rows, key=itemgetter(0)):
-            kept, records = _split(group)
+            kept, records = _split(number, group)
             result = replayer.run(
                 number,
                 records,
@@ -114,7 +114,7 @@ def replay_rows(job: Job, rows: Iterable[Row]) -> Iterator[tuple[Any, ...]]:
         raise RecomputeError(f"the replay failed with {type(error).__name__}: {first_line(error)}") from error
 
 
-def _split(rows: Iterator[Row]) -> tuple[Iterator[tuple[Any, ...]], Iterator[tuple[int, _Record]]]:
+def _split(number: int, rows: Iterator[Row]) -> tuple[Iterator[tuple[Any, ...]], Iterator[tuple[int, _Record]]]:
     """Return what the stores held and the records, which come behind: the first has to be read to its end first."""
     first_record: list[Row] = []
 
@@ -127,8 +127,13 @@ def _split(rows: Iterator[Row]) -> tuple[Iterator[tuple[Any, ...]], Iterator[tup
             yield store, bytes(key), bytes(value), source_offset, expires_at_ms
 
     def records() -> Iterator[tuple[int, _Record]]:
+        last: dict[int, int] = {}
         for row in chain(first_record, rows):
-            yield row[1], _record(row)
+            _, place, offset, *_ = row
+            if offset <= last.get(place, -1):
+                raise RecomputeError(f"partition {number} of input {place} isn't in order at offset {offset}")
+            last[place] = offset
+            yield place, _record(row)
 
     return kept(), records()
 
