@@ -157,7 +157,7 @@ class Job:
 
     @property
     def cwd(self) -> Path:
-        """Where the worker is started: what it imports is there."""
+        """The worker's working directory, from which it imports."""
         return COMPILED if self.system == OURS_COMPILED else REPOSITORY
 
     def command(self, folder: Path) -> list[str]:

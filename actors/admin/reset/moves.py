@@ -105,8 +105,8 @@ def reowned(
         owner,
         epoch=epoch,
         inputs=tuple(
-            replace(one, input_offset=offsets[one.topic], since=epoch) if one.topic in offsets else one
-            for one in owner.inputs
+            replace(source, input_offset=offsets[source.topic], since=epoch) if source.topic in offsets else source
+            for source in owner.inputs
         ),
         changelog_ids={**owner.changelog_ids, **{store.name: ids[store.name] for store in actor.stores if ids}},
     )

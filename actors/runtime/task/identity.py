@@ -141,7 +141,8 @@ class FoundInput:
         """Gather it; `owner` is the registry's record of the task."""
         mark = None if committed is None else parse_mark(committed.metadata)
         last = None if owner is None or mark is not None else _input_of(owner, source.topic)
-        before = mark.topics if mark is not None else last or next(iter(() if owner is None else owner.inputs), None)
+        first = owner.inputs[0] if owner is not None and owner.inputs else None
+        before = mark.topics if mark is not None else last or first
         if before is not None:
             topics = replace(topics, since=before.since, is_recreated=before.is_recreated)
         known, known_id = None, ""

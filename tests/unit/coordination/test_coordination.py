@@ -241,8 +241,8 @@ def test_a_barrier_opens_when_all_are_there_and_again(driver):
 
 def test_holders_keep_their_order_and_renewals_tell_watchers_nothing(driver):
     tokens = {name: ask(driver, "g", acquire(name, shared=True, data=name.upper())).token for name in "abc"}
-    seen = ask(driver, "g", m.Look())
-    post(driver, "g", m.Watch(after=seen.version, wait_ms=60_000), b"w")
+    view = ask(driver, "g", m.Look())
+    post(driver, "g", m.Watch(after=view.version, wait_ms=60_000), b"w")
     assert ask(driver, "g", m.Renew(owner="a", token=tokens["a"], ttl_ms=30_000)) == m.Done(tokens["a"])
     assert b"w" not in replies(driver)
     assert [holder.owner for holder in ask(driver, "g", m.Look()).holders] == ["a", "b", "c"]
